@@ -23,6 +23,8 @@ from l0gc.limits import MAX_BATCH_BYTES
 
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
+FOLLOW_S: Final = 1.0
+"""How long a follower of a topic waits between two looks."""
 MIB: Final = 1 << 20
 
 TimestampUnit = Literal["s", "ms", "us", "ns"]
@@ -36,6 +38,7 @@ _SHOWN: Final = 60
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Rate = Annotated[float, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
@@ -371,7 +374,7 @@ class Read(Operation, frozen=True, kw_only=True):
 
     Attributes:
         partition: Only this partition. By default all, one after another.
-        start: Begin at this offset, in each partition. By default at the first one that is there.
+        start: Begin at this offset, in each partition, or at PARTITION:OFFSET. By default at the first one that is there.
         before_offset: End before this offset, in each partition.
         from_time_ms: Begin at the first record that landed at this time or later.
         before_time_ms: End before the first record that landed at this time or later.
@@ -382,7 +385,7 @@ class Read(Operation, frozen=True, kw_only=True):
     """
 
     partition: int | None = None
-    start: Number | None = msgspec.field(default=None, name="from")
+    start: Number | dict[Offset, Offset] | None = msgspec.field(default=None, name="from")
     before_offset: Number | None = None
     from_time_ms: Number | None = None
     before_time_ms: Number | None = None
@@ -396,7 +399,8 @@ class Read(Operation, frozen=True, kw_only=True):
             raise UsageError("--from and --from-time exclude each other")
         if self.before_offset is not None and self.before_time_ms is not None:
             raise UsageError("--before-offset and --before-time exclude each other")
-        if self.before_offset is not None and self.before_offset < (self.start or 0):
+        least = self.start if isinstance(self.start, int) else 0
+        if self.before_offset is not None and self.before_offset < least:
             raise UsageError(f"--before-offset {self.before_offset} is below --from {self.start}")
         if self.before_time_ms is not None and self.before_time_ms < (self.from_time_ms or 0):
             raise UsageError(f"--before-time {self.before_time_ms} is before --from-time {self.from_time_ms}")

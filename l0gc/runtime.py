@@ -17,6 +17,7 @@ import random
 import shutil
 import socket
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -29,6 +30,8 @@ _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _MMAP_BYTES: Final = 128 << 10
 _GC_THRESHOLDS: Final = (700, 10, 10)
 """Those of Python up to 3.12."""
+SLICE_S: Final = 0.25
+"""Waits are cut into slices, so that a stop takes effect."""
 _NEW_S: Final = 60.0
 _STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 """Of Linux; the one of macOS counts suspended time as it is."""
@@ -72,6 +75,12 @@ class Runtime:
     def new_id(self) -> str:
         """Return a random UUID (version 4) in its canonical text form."""
         return str(uuid.UUID(int=self.random.getrandbits(128), version=4))
+
+    def pause(self, seconds: float, stop: threading.Event) -> None:
+        """Wait this long, or until `stop` is set."""
+        due = self.clock.monotonic() + seconds
+        while not stop.is_set() and (left := due - self.clock.monotonic()) > 0:
+            self.clock.sleep(min(left, SLICE_S))
 
     def jitter(self, seconds: float) -> float:
         """Return a random part of `seconds`, from zero to all of it ("full jitter"), so that clients do not retry in

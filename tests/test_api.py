@@ -445,8 +445,10 @@ def test_the_page_has_the_docstrings_and_the_example() -> None:
     module = runpy.run_path(str(ROOT / "docs/library.py"))
     text = (ROOT / "docs/library.md").read_text()
     assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
-    first = text.split("```python\n")[1].split("```")[0]
-    assert first in (ROOT / "examples/notebook.py").read_text()
+    blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
+    assert blocks[0] in (ROOT / "examples/notebook.py").read_text()
+    (follower,) = [block for block in blocks if "caught_up=database.commit" in block]
+    assert follower in (ROOT / "examples/follow_to_sqlite.py").read_text()
 
 
 OTHERWISE = {"epoch show": "epoch", "epoch advance": "advance_epoch", "log show": "log"}
@@ -464,8 +466,10 @@ EXCEPTIONS: Final = {
     "housekeep --accept-set-back": "a method of its own: accept_set_back",
     "log show --controller": "the log that is shown without a journal",
     "log show --from": "start",
+    "read --follow": "a method of its own: follow",
     "read --format": "how the records are written; the library returns them",
     "read --from": "start",
+    "read --interval": "interval_s of follow",
     "runs show --all": "each",
     "topic alter --defaults": "a method of its own: alter_defaults",
     "undelete --run": "run_id",

@@ -61,7 +61,7 @@ ROOMS = [
     {"epoch_source", "garbage_look", "housekeep", "topic_view"},
     {"offset_reader"},
     {"reader"},
-    {"delete_records", "founding", "garbage", "give_up", "pins", "set_back", "tables", "topics"},
+    {"delete_records", "follow", "founding", "garbage", "give_up", "pins", "set_back", "tables", "topics"},
 ]
 """The same within `streamlog`."""
 

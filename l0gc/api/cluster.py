@@ -25,6 +25,7 @@ from l0gc.errors import CorruptObjectError, NotFoundError, StoppedError, UsageEr
 from l0gc.events import Progress, quiet
 from l0gc.formatting import STANDARD_PRICE, count, size
 from l0gc.operations import (
+    FOLLOW_S,
     ComputeWatermark,
     Expire,
     Gc,
@@ -168,10 +169,12 @@ class Cluster:
         self,
         topic: str,
         partition: int | None = None,
-        start: int | None = None,
+        start: int | dict[int, int] | None = None,
         **options: Unpack[ReadKeywords],
     ) -> Iterator[Record]:
         """Yield a topic's records, byte for byte as uploaded, of one partition or of one after another. As `l0gc read`.
+
+        `start` is one offset for all partitions, or a dict of them by partition; others begin at their first record.
 
         Raises:
             AccessDeniedError: with `pin`, the credentials may only read.
@@ -180,11 +183,49 @@ class Cluster:
 
         return self._reading(read_topic, *self._wanted(topic, partition, start, options))
 
+    def follow(
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: int | dict[int, int] | None = None,
+        *,
+        interval_s: float | timedelta = FOLLOW_S,
+        caught_up: Callable[[], object] = lambda: None,
+        stop: threading.Event | None = None,
+        **options: Unpack[ReadKeywords],
+    ) -> Follower:
+        """Yield a topic's records as they land, in order within each partition, until stopped. As `l0gc read --follow`.
+
+        Each look sends one request for each journal of the topic, and more only if records have landed. `positions` of the
+        result is by partition where to continue: keep it, or `record.offset + 1`, with what the program makes of the
+        records, and give it as `start` with the topic's `topic_id`.
+
+        Args:
+            interval_s: how long to wait between two looks, in seconds, or a `timedelta`. While nothing lands, the wait grows
+                to eight times as long.
+            caught_up: called each time that all records that have landed were yielded, to write or commit what is held.
+            stop: ends the iteration once it is set.
+
+        Raises:
+            OffsetOutOfRangeError: a record was deleted before it was read, or a position is above a partition's end.
+        """
+        from l0gc.streamlog.follow import Follower
+
+        target, wanted = self._wanted(topic, partition, start, options)
+        return Follower(
+            self.handles(),
+            target,
+            wanted,
+            interval_s=cast(float, interval_s),
+            caught_up=caught_up,
+            stop=stop or threading.Event(),
+        )
+
     def read_arrow(
         self,
         topic: str,
         partition: int | None = None,
-        start: int | None = None,
+        start: int | dict[int, int] | None = None,
         *,
         columns: Sequence[str] | None = None,
         **options: Unpack[ReadKeywords],
@@ -208,7 +249,7 @@ class Cluster:
         self,
         topic: str,
         partition: int | None = None,
-        start: int | None = None,
+        start: int | dict[int, int] | None = None,
         *,
         length_prefixed: bool = False,
         progress: Progress = quiet,
@@ -826,13 +867,13 @@ class Cluster:
         return self._while_open(show_log(self.handles(), journal, start, checkpoint=checkpoint))
 
     def _wanted(
-        self, topic: str, partition: int | None, start: int | None, options: ReadKeywords
+        self, topic: str, partition: int | None, start: int | dict[int, int] | None, options: ReadKeywords
     ) -> tuple[Topic, Read]:
         """Return the topic and what to read of it. Raises `UsageError`, or `NotFoundError` if it has no such partition."""
         wanted = Read.of({"partition": partition, "start": start, **options})
         target = self.handles().controller.snapshot().topic(topic)
-        if partition is not None:
-            target.id(partition)
+        for named in [partition] if partition is not None else start if isinstance(start, dict) else ():
+            target.id(named)
         return target, wanted
 
     def _reading(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:

@@ -30,6 +30,7 @@ from l0gc.operations import TableSync as TableSync
 from l0gc.operations import Vacuum as Vacuum
 from l0gc.spark.frames import ExternalFrames as ExternalFrames
 from l0gc.streamlog.controller.state import Topic as Topic
+from l0gc.streamlog.follow import Follower as Follower
 from l0gc.streamlog.founding import FoundedCluster as FoundedCluster
 from l0gc.streamlog.housekeep import HousekeepResult as HousekeepResult
 from l0gc.streamlog.ingest.headers_and_times import Record as Record

@@ -21,10 +21,10 @@ from l0gc.cli.globals import GLOBAL_OPTIONS, Decorator, on_command_line, options
 from l0gc.cli.logs import logging_command
 from l0gc.cli.output import Output
 from l0gc.cli.terminal import escaped, fitted, is_utf8
-from l0gc.cli.units import HELD, Number, Whole, as_duration, as_size, duration, size_up_to, span_of, time_ms
+from l0gc.cli.units import HELD, Number, Whole, as_duration, as_size, duration, size_up_to, span_of, starts, time_ms
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE
-from l0gc.operations import Gc, Operation, bounded, default_of, step_of, texts_of, types_of, written
+from l0gc.operations import Gc, Offset, Operation, bounded, default_of, step_of, texts_of, types_of, written
 from l0gc.redaction import without_secrets
 from l0gc.runtime import Runtime
 from l0gc.settings import FileSettings, Settings, check_variables, load_settings
@@ -92,6 +92,8 @@ class OperationOption(click.Option):
 
 def _type_of(name: str, kind: Any) -> dict[str, Any]:
     """Return the type of an option, as click's keywords."""
+    if dict[Offset, Offset] in get_args(kind):
+        return {"type": starts, "metavar": "OFFSET|PARTITION:OFFSET,…"}
     kind, bounds = bounded(kind)
     if name.endswith("_s"):
         return {"type": duration}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,19 +17,21 @@ from l0gc.api import Cluster
 from l0gc.cli.globals import CommandGroup, cli_command
 from l0gc.cli.options import TOPIC, cluster_options, moment_of, operation_options
 from l0gc.cli.output import Output, atomic_file, writing_stdout
-from l0gc.cli.signals import stop_on_interrupt
+from l0gc.cli.signals import stop_on_interrupt, stopping
 from l0gc.cli.terminal import json_escaped
-from l0gc.cli.units import Whole
-from l0gc.errors import CorruptObjectError, UsageError
+from l0gc.cli.units import Whole, as_duration, interval
+from l0gc.errors import CorruptObjectError, StoppedError, UsageError
 from l0gc.formatting import count, size
-from l0gc.operations import Read
+from l0gc.operations import FOLLOW_S, Read
 
 if TYPE_CHECKING:
+    from l0gc.streamlog.follow import Follower
     from l0gc.streamlog.ingest.headers_and_times import Record
     from l0gc.streamlog.reader import RecordLines
 
 _STDOUT: Final = "-"
 _LENGTH_PREFIXED: Final = "length-prefixed"
+_NOT_BOTH: Final = f"--json prints JSON, and --format {_LENGTH_PREFIXED} does not: give one of them, or -o FILE"
 
 
 @cli_command("read")
@@ -39,8 +42,22 @@ _LENGTH_PREFIXED: Final = "length-prefixed"
     "--format", "form", type=click.Choice(["lines", _LENGTH_PREFIXED]), default="lines", show_default=True,
     help="What separates records: a newline, or the length before each, as l0gc upload takes them.",
 )  # fmt: skip
+@click.option("--follow", is_flag=True, help="Go on as records land, until Ctrl-C, which prints where to continue.")
+@click.option(
+    "--interval", type=interval, default=as_duration(FOLLOW_S), show_default=True, metavar="DURATION",
+    help="With --follow: how long to wait between two looks; up to eight times as long while nothing lands.",
+)  # fmt: skip
 @cluster_options()
-def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, form: str, **options: Any) -> None:
+def read_command(
+    out: Output,
+    cluster: Cluster,
+    topic: str,
+    output: str | None,
+    form: str,
+    follow: bool,
+    interval: float,
+    **options: Any,
+) -> None:
     """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
 
     A value with a newline in it is several lines; --format length-prefixed and --json keep such values apart. With -o FILE,
@@ -52,16 +69,25 @@ def read_command(out: Output, cluster: Cluster, topic: str, output: str | None, 
       l0gc read events --from-time 1h
       l0gc read events -o events.ndjson
       l0gc read events --json
+      l0gc read events --follow
     """
     for name in ("from_time_ms", "before_time_ms"):
         options[name] = moment_of(cluster, options[name])
+    if follow:
+        if output not in (None, _STDOUT):
+            raise UsageError("--follow has no end, and -o FILE writes a whole file: use > FILE instead")
+        out.refuse_file("> FILE")
+        if out.json and form == _LENGTH_PREFIXED:
+            raise UsageError(_NOT_BOTH)
+        _follow(out, partial(cluster.follow, topic, interval_s=interval, **options), form)
+        return
     lines = partial(cluster.read_lines, topic, length_prefixed=form == _LENGTH_PREFIXED, **options)
     if output is not None and output != _STDOUT:
         _write_file(out, topic, lines, Path(output))
         return
     out.refuse_file("-o FILE")
     if out.json and form == _LENGTH_PREFIXED:
-        raise UsageError(f"--json prints JSON, and --format {form} does not: give one of them, or -o FILE")
+        raise UsageError(_NOT_BOTH)
     with writing_stdout():
         if out.json:
             _print_json(topic, cluster.read(topic, **options))
@@ -88,20 +114,38 @@ def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLin
         out.result(data, [f"{count(records, 'record')} ({size(written)}) in {path}"])
 
 
+def _follow(out: Output, follow: Callable[..., Follower], form: str) -> None:
+    """Print records as they land; with --json, each as one object a line. Raises `StoppedError` with the positions."""
+    from l0gc.streamlog.reader import framed
+
+    stdout, signals = sys.stdout.buffer, list[int]()
+    stop = threading.Event()
+    with writing_stdout(), stopping(stop.set, signals):
+        followed = follow(caught_up=stdout.flush, stop=stop)
+        for record in followed:
+            body = _json_of(record) + b"\n" if out.json else framed([record.value], form == _LENGTH_PREFIXED)
+            stdout.write(body)
+    positions = ",".join(f"{p}:{offset}" for p, offset in sorted(followed.positions.items()))
+    raise StoppedError(f"stopped: continue with --from {positions}", 128 + signals[0])
+
+
 def _print_json(topic: str, records: Iterator[Record]) -> None:
     """Print one JSON object while it is built, since it may be larger than the memory."""
     out, n = sys.stdout.buffer, 0
     out.write(b'{"topic":' + msgspec.json.encode(topic) + b',"records":[')
     for n, r in enumerate(records, 1):
-        row = {"partition": r.partition, "offset": r.offset, "timestamp_ms": r.timestamp_ms}
-        more: dict[str, Any] = {}
-        if r.create_time_ms is not None:
-            row["create_time_ms"] = r.create_time_ms
-        if r.headers:
-            more["headers"] = [{"key": key, **_text("value", value)} for key, value in r.headers]
-        body = msgspec.json.encode(row | _text("key", r.key) | _text("value", r.value) | more)
-        out.write(body if n == 1 else b"," + body)
+        out.write(_json_of(r) if n == 1 else b"," + _json_of(r))
     out.write(b'],"count":%d}\n' % n)
+
+
+def _json_of(r: Record) -> bytes:
+    row = {"partition": r.partition, "offset": r.offset, "timestamp_ms": r.timestamp_ms}
+    more: dict[str, Any] = {}
+    if r.create_time_ms is not None:
+        row["create_time_ms"] = r.create_time_ms
+    if r.headers:
+        more["headers"] = [{"key": key, **_text("value", value)} for key, value in r.headers]
+    return msgspec.json.encode(row | _text("key", r.key) | _text("value", r.value) | more)
 
 
 def _text(name: str, value: bytes | None) -> dict[str, str | None]:

@@ -100,6 +100,18 @@ def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int |
     return convert
 
 
+def starts(value: object) -> int | dict[int, int]:
+    """Return an offset, or the offsets of partitions: `1000`, or `0:23,1:5`."""
+    text = str(value).strip()
+    if re.fullmatch(r"[0-9]{1,18}", text):
+        return int(text)
+    if not re.fullmatch(r"[0-9]{1,9}:[0-9]{1,18}(,[0-9]{1,9}:[0-9]{1,18})*", text):
+        raise click.BadParameter(
+            f"{value!r} is not an offset, and not offsets of partitions; use for example 1000, or 0:23,1:5"
+        )
+    return {int(p): int(offset) for p, _, offset in (part.partition(":") for part in text.split(","))}
+
+
 def time_ms(value: object) -> int:
     """Return an RFC 3339 time with a zone as milliseconds since 1970, or an age such as `7d` as a negative number."""
     text = str(value).strip()

@@ -43,7 +43,7 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.formatting import Outcome
 from l0gc.keys import PAUSED
-from l0gc.runtime import Clock, Runtime
+from l0gc.runtime import SLICE_S, Clock, Runtime
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ObjectStore, VersionedKey, VersionsDeleted, if_there
 from l0gc.storage.refusals import Row, row_of_key
 
@@ -191,8 +191,6 @@ WINDOW_S: Final = 5.0
 LEAST_RATE: Final = 1.0
 GRANT_S: Final = 0.25
 """How many seconds' worth of the rate one request holds at most: so much time is lost if the store refuses it."""
-_SLICE_S: Final = 0.25
-"""Waits are cut into slices, so that a stop or a changed rate takes effect."""
 
 
 class Pacer:
@@ -209,7 +207,7 @@ class Pacer:
     """
 
     def __init__(self, runtime: Runtime, max_rate: float | None = None, stop: threading.Event | None = None) -> None:
-        self._clock = runtime.clock
+        self._runtime, self._clock = runtime, runtime.clock
         self._lock = threading.Lock()
         self._max_rate, self._store_rate = max_rate, float("inf")
         self._stop = stop or threading.Event()
@@ -243,14 +241,12 @@ class Pacer:
                 if due <= now:
                     self._paid = max(due, now - granted / rate)
                     return granted
-            self._clock.sleep(min(due - now, _SLICE_S))
+            self._clock.sleep(min(due - now, SLICE_S))
         return 0
 
     def pause(self, seconds: float) -> None:
         """Wait this long, or until the run is to end."""
-        due = self._clock.monotonic() + seconds
-        while not self._stop.is_set() and (left := due - self._clock.monotonic()) > 0:
-            self._clock.sleep(min(left, _SLICE_S))
+        self._runtime.pause(seconds, self._stop)
 
     def answered(self, sent_at: float, taken: int, *, slower: bool) -> bool:
         """Adjust the rate to an answer; return whether the store may only accept smaller requests.

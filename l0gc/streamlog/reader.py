@@ -10,7 +10,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise, repeat
@@ -70,7 +70,12 @@ class RecordLines(NamedTuple):
 
 def read_topic(cluster: Handles, topic: Topic, wanted: Read = _ALL, *, pin: Pin | None = None) -> Iterator[Record]:
     """Yield a topic's records, one partition after another. See `read_pieces`."""
-    for partition, base, batch in read_slices(cluster, topic, wanted, names=WHOLE_RECORD, pin=pin):
+    return as_records(read_pieces(cluster, topic, wanted, names=WHOLE_RECORD, pin=pin))
+
+
+def as_records(pieces: Iterable[Piece]) -> Iterator[Record]:
+    """Yield each record of pieces that have the columns of `WHOLE_RECORD`."""
+    for partition, base, batch in _slices_of(pieces, WHOLE_RECORD):
         n, (times, keys, values, created, headers) = batch.num_rows, (batch.column(name) for name in WHOLE_RECORD)
         rows = zip(
             values.to_pylist(),
@@ -88,21 +93,21 @@ def read_record_lines(
     cluster: Handles, topic: Topic, wanted: Read = _ALL, *, length_prefixed: bool = False, pin: Pin | None = None
 ) -> Iterator[RecordLines]:
     """The records of a topic as lines, or as an upload in format length-prefixed takes them. See `read_pieces`."""
-
-    def together(values: Sequence[bytes]) -> RecordLines:
-        if length_prefixed:
-            parts = (part for v in values for part in (len(v).to_bytes(LENGTH_BYTES, "big"), v))
-            return RecordLines(b"".join(parts), len(values))
-        return RecordLines(b"\n".join(values) + b"\n", len(values))
-
     held = list[bytes]()
     for s in read_slices(cluster, topic, wanted, pin=pin):
         held += s.batch.column(2).to_pylist()
         if len(held) >= ROWS:
-            yield together(held)
+            yield RecordLines(framed(held, length_prefixed), len(held))
             held.clear()
     if held:
-        yield together(held)
+        yield RecordLines(framed(held, length_prefixed), len(held))
+
+
+def framed(values: Sequence[bytes], length_prefixed: bool) -> bytes:
+    """Return some values as lines, or each behind its length."""
+    if length_prefixed:
+        return b"".join(part for v in values for part in (len(v).to_bytes(LENGTH_BYTES, "big"), v))
+    return b"\n".join(values) + b"\n"
 
 
 def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
@@ -153,7 +158,11 @@ def read_slices(
     cluster: Handles, topic: Topic, wanted: Read = _ALL, *, names: Sequence[str] = RECORD, pin: Pin | None = None
 ) -> Iterator[RecordSlice]:
     """Yield a topic's records, at most `ROWS` of one partition at once. See `read_pieces`."""
-    for partitions, batch in read_pieces(cluster, topic, wanted, names=names, pin=pin):
+    return _slices_of(read_pieces(cluster, topic, wanted, names=names, pin=pin), names)
+
+
+def _slices_of(pieces: Iterable[Piece], names: Sequence[str]) -> Iterator[RecordSlice]:
+    for partitions, batch in pieces:
         partition_of = np.broadcast_to(partitions, batch.num_rows)
         offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)
         records = batch.select(names)
@@ -182,16 +191,20 @@ def read_pieces(
         PartitionClosedError: the topic was deleted.
         RecordsLostError: records were given up; those before them in their partition were yielded.
     """
-    for reader in _readers(cluster, topic, wanted, pin):
+    for reader in run_readers(cluster, topic, wanted, pin):
         yield from reader.read(names)
 
 
 def count_records(cluster: Handles, topic: Topic, wanted: Read = _ALL) -> int:
     """Return how many records `read_pieces` would read now, without reading them. Raises as it does."""
-    return sum(reader.records for reader in _readers(cluster, topic, wanted))
+    return sum(reader.records for reader in run_readers(cluster, topic, wanted))
 
 
-def _readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = None) -> list[_RunReader]:
+def run_readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = None) -> list[RunReader]:
+    """Look at each journal of a topic once, and return what reads the requested partitions that it keeps.
+
+    Raises as `read_pieces`.
+    """
     if wanted.topic_id not in (None, topic.topic_id):
         raise NotFoundError(
             f"topic {topic.name!r} has the id {topic.topic_id}, not {wanted.topic_id}: it was deleted and created again, so "
@@ -206,7 +219,7 @@ def _readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = Non
 
     runs = [run for run in topic.runs() if wanted.partition is None or 0 <= wanted.partition - run.first < run.count]
     journals = cluster.parallel.map(caught_up, runs)
-    return [_RunReader(cluster, topic, run, journal, wanted) for run, journal in zip(runs, journals, strict=True)]
+    return [RunReader(cluster, topic, run, journal, wanted) for run, journal in zip(runs, journals, strict=True)]
 
 
 def _at_time(view: TopicView, partitions: Rows, time_ms: int, *, is_end: bool) -> Rows:
@@ -217,46 +230,50 @@ def _at_time(view: TopicView, partitions: Rows, time_ms: int, *, is_end: bool) -
     return found
 
 
-def _check_start(topic: Topic, known: TopicState, run: JournalRun, wanted: Read) -> None:
-    """Raise `OffsetOutOfRangeError` if reading would begin above a next offset, also of a partition without records."""
-    asked = np.arange(run.first, run.first + run.count)
-    asked = asked[(asked == wanted.partition) | (wanted.partition is None)]
-    ends = known.values(known.next_offsets, asked, 0)
-    for at in np.flatnonzero(ends < (wanted.start or 0))[:1].tolist():
-        raise OffsetOutOfRangeError(
-            f"partition {topic.name}/{asked[at]} has no record {wanted.start} yet: its next one will have offset {ends[at]}"
-            "; begin at an offset up to that or, if the topic was created again, at its first record"
-        )
+def _given_starts(wanted: Read, partitions: Rows) -> Rows:
+    """Return the offset at which each partition was asked to begin; -1 if none was given."""
+    if isinstance(wanted.start, dict):
+        return np.fromiter((wanted.start.get(p, -1) for p in partitions.tolist()), np.int64, len(partitions))
+    return np.full(len(partitions), -1 if wanted.start is None else wanted.start, np.int64)
 
 
-class _RunReader:
-    """Reads the requested partitions of a topic that one journal keeps, up to their present ends."""
+class RunReader:
+    """Reads the requested partitions of a topic that one journal keeps, up to their present ends.
+
+    Attributes:
+        partitions: the requested ones, also those without records.
+        starts, ends: the offset of each one's first record, and the offset after its last.
+    """
 
     def __init__(self, cluster: Handles, topic: Topic, run: JournalRun, journal: JournalHandle, wanted: Read) -> None:
         self._without_holes = "" if wanted.skip_holes else "--skip-holes"
-        self._cluster, self._topic, self._start = cluster, topic, wanted.start
-        self._journal = journal
+        self._cluster, self._topic, self._journal = cluster, topic, journal
         known = topic_copy(self._journal, topic)
-        chosen = known.partitions[(known.partitions >= run.first) & (known.partitions < run.first + run.count)]
-        chosen = chosen[(chosen == wanted.partition) | (wanted.partition is None)].astype(np.int64)
+        chosen = np.arange(run.first, run.first + run.count)
+        chosen = chosen[(chosen == wanted.partition) | (wanted.partition is None)]
 
         def at_time(time_ms: int, *, is_end: bool) -> Rows:
             ask = partial(_at_time, partitions=chosen, time_ms=time_ms, is_end=is_end)
             return look(cluster, journal, topic, run, ask)
 
-        log_starts = starts = known.values(known.log_start, chosen, 0)
-        if wanted.start is not None:
-            starts = np.full(len(chosen), wanted.start, np.int64)
+        log_starts, given = known.values(known.log_start, chosen, 0), _given_starts(wanted, chosen)
+        starts = np.where(given < 0, log_starts, given)
         if wanted.from_time_ms is not None:
             starts = np.maximum(at_time(wanted.from_time_ms, is_end=False), log_starts)
         for at in np.flatnonzero(starts < log_starts).tolist():
             raise self._out_of_range(int(chosen[at]), int(starts[at]), int(log_starts[at]))
         ends = known.values(known.next_offsets, chosen, 0)
-        _check_start(topic, known, run, wanted)
+        for at in np.flatnonzero(ends < given).tolist():
+            raise OffsetOutOfRangeError(
+                f"partition {topic.name}/{chosen[at]} has no record {given[at]} yet: its next one will have offset "
+                f"{ends[at]}; begin at an offset up to that or, if the topic was created again, at its first record"
+            )
+        self._begins_as_asked = {*chosen[given >= 0].tolist()}
         if wanted.before_offset is not None:
             ends = np.minimum(ends, wanted.before_offset)
         if wanted.before_time_ms is not None:
             ends = np.minimum(ends, at_time(wanted.before_time_ms, is_end=True))
+        self.partitions, self.starts, self.ends = chosen, starts, np.maximum(starts, ends)
         self._ranges = np.empty(int((ends > starts).sum()), RANGE)
         for name, column in (("partition", chosen), ("base", starts), ("last", ends - 1)):
             self._ranges[name] = column[ends > starts]
@@ -325,7 +342,7 @@ class _RunReader:
         ).read()
 
     def _on_deleted(self, partition: int, offset: int, end: int, log_start: int, *, begun: bool) -> None:
-        if begun or self._start is not None:
+        if begun or partition in self._begins_as_asked:
             raise self._out_of_range(partition, offset, log_start)
 
     def _out_of_range(self, partition: int, offset: int, log_start: int) -> OffsetOutOfRangeError:

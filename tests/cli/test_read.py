@@ -1,19 +1,29 @@
-"""`l0gc read -o FILE`: the file is whole or as it was, whatever ends the command."""
+"""`l0gc read`: a file is whole or as it was, whatever ends the command, and `--follow` goes on until it is stopped."""
 
 from __future__ import annotations
 
+import json
+import signal
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import click
 import pytest
 
-from l0gc.errors import AccessDeniedError, OutputFailedError, RefusedObjectError, StoppedError, UsageError
+from l0gc.errors import (
+    AccessDeniedError,
+    OutputFailedError,
+    RefusedObjectError,
+    StoppedError,
+    UsageError,
+)
 from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.reader import ROWS, count_records
 from tests.support.cli import l0gc, opens, printed
 from tests.support.ingest import lines, upload, write
-from tests.support.memory_store import failing, store_of, topic_in_memory
+from tests.support.memory_store import FakeClock, MemoryStore, failing, store_of, topic_in_memory
 
 
 @pytest.fixture
@@ -111,3 +121,78 @@ def test_a_time_is_a_moment_or_how_long_ago(cluster: Handles) -> None:
     moment = datetime.fromtimestamp(now / 1000 - 3600, UTC).isoformat()
     assert printed("read", "events", "--from-time", moment, "--before-offset", "9") == b""
     assert printed("read", "events", "--before-time", "1970-01-01T00:00:00Z") == b""
+
+
+# -- --follow -------------------------------------------------------------------------------------------------------------
+
+
+class Interrupting(FakeClock):
+    """While the follower waits for the first time, records land; during a later wait, Ctrl-C is pressed."""
+
+    land: Callable[[], object] | None = None
+    waits = 0
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.waits += 1
+        if self.waits == 1 and self.land is not None:
+            self.land()
+        elif self.waits == 6:
+            signal.raise_signal(signal.SIGINT)
+
+
+@pytest.fixture
+def follows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Handles:
+    """A topic of two partitions with two records, where a third one lands while it is followed."""
+    clock = Interrupting()
+    found = opens(topic_in_memory(2, store=MemoryStore(clock)), monkeypatch)
+    upload(found, "events", [write(tmp_path / "in", [b"a", b"b"])])
+    clock.land = lambda: upload(found, "events", [write(tmp_path / "in", [b"c"])])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ((), b"a\nb\nc\n"),
+        (("--from", "0:1"), b"b\nc\n"),
+        (("--partition", "0", "--format", "length-prefixed"), b"\0\0\0\1a\0\0\0\1c"),
+    ],
+)
+def test_ctrl_c_prints_the_positions_to_continue_from(
+    follows: Handles, capfdbinary: pytest.CaptureFixture[bytes], options: tuple[str, ...], shown: bytes
+) -> None:
+    with pytest.raises(StoppedError, match=r"^stopped: continue with --from 0:2(,1:1)?$") as stopped:
+        l0gc("read", "events", "--follow", *options)
+    assert stopped.value.exit_code == 130
+    assert capfdbinary.readouterr().out == shown
+    assert printed("read", "events", "--from", "0:1,1:1") == b"c\n"
+
+
+def test_records_are_followed_as_one_json_object_a_line(
+    follows: Handles, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    with pytest.raises(StoppedError):
+        l0gc("read", "events", "--follow", "--json", "--interval", "0.5s")
+    shown = [json.loads(line) for line in capfdbinary.readouterr().out.splitlines()]
+    assert [(r["partition"], r["offset"], r["value"]) for r in shown] == [(0, 0, "a"), (1, 0, "b"), (0, 1, "c")]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("-o", "file"), "--follow has no end, and -o FILE writes a whole file: use > FILE instead"),
+        (("--before-offset", "3"), "--follow has no end"),
+        (("--json", "--format", "length-prefixed"), "--json prints JSON, and --format length-prefixed does not"),
+    ],
+)
+def test_follow_refuses_what_needs_an_end(follows: Handles, options: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        l0gc("read", "events", "--follow", *options)
+
+
+def test_offsets_of_partitions_that_do_not_exist_are_refused(cluster: Handles) -> None:
+    with pytest.raises(UsageError, match="has the partitions 0 to 1, not 2"):
+        printed("read", "events", "--from", "0:1,2:5")
+    with pytest.raises(click.BadParameter, match="is not an offset, and not offsets of partitions"):
+        printed("read", "events", "--from", "0:1,2")

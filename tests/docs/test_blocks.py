@@ -143,6 +143,7 @@ EXAMPLES: Final = {
     "cron/*": "tests/examples/test_schedules.py",  # its command lines are parsed: the tests have no cron
     "external_log/*.py": "tests/docs/test_blocks.py",
     "flights_to_ndjson.py": "tests/docs/test_blocks.py",
+    "follow_to_sqlite.py": "tests/examples/test_programs.py",
     "grafana/*": "tests/cli/test_observability_files.py",  # its queries name metrics that exist
     "iam/*.json": "tests/examples/test_iam.py",
     "ingest_service.py": "tests/examples/test_programs.py",

@@ -1,13 +1,17 @@
-"""The programs that use the library do on a real server what they say: a service, a task, a notebook."""
+"""The programs that use the library do on a real server what they say: a service, a task, a notebook, a consumer."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -154,3 +158,52 @@ def test_the_notebook_queries_the_topic_and_its_table(bucket: StoreConfig, tmp_p
     assert "367.5" in by_sensor
     assert "a sweep would delete 1 of 1 objects" in ended.stdout
     assert len(S3Store(bucket).list("level_zero/data/").modified_ms) == 1
+
+
+# -- the consumer ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def consumer(database: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The program that counts records; it is killed at the end."""
+    with subprocess.Popen([sys.executable, EXAMPLES / "follow_to_sqlite.py", "events", database]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def counts_in(database: Path) -> dict[bytes, int]:
+    with closing(sqlite3.connect(database)) as connection, suppress(sqlite3.OperationalError):
+        return dict(connection.execute("SELECT key, records FROM counts"))
+    return {}
+
+
+@pytest.mark.weed
+@pytest.mark.thorough
+@pytest.mark.timeout(180)
+def test_a_consumer_that_is_killed_counts_each_record_once(bucket: StoreConfig, tmp_path: Path) -> None:
+    founded(bucket)
+    database, records = tmp_path / "counts.db", 0
+    in_transaction = database.with_name("counts.db-journal")
+
+    def upload() -> int:
+        with l0gc.open(bucket.url) as cluster:
+            cluster.upload("events", [(b"k%d" % (n % 7), b"%d" % n) for n in range(records, records + 3000)])
+            cluster.reconcile()
+        return records + 3000
+
+    for kills in range(4):
+        records, before = upload(), counts_in(database)
+        with consumer(database) as process:
+            while not in_transaction.exists() or (kills % 2 and counts_in(database) == before):
+                assert process.poll() is None
+    with consumer(database) as process:
+        for _ in range(2):  # the second time, they land while it waits
+            records = upload()
+            while sum(counts_in(database).values()) < records:
+                assert process.poll() is None
+                time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    assert counts_in(database) == {b"k%d" % k: len(range(k, records, 7)) for k in range(7)}
