@@ -244,7 +244,11 @@ def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
       l0gc topic infer events > schema.json
       l0gc topic alter events --value-schema schema.json
     """
-    out.finish(lambda: cluster.topics.infer(name, records), lambda found: [json.dumps(found.to_json(), indent=2)])
+    out.finish(
+        lambda: cluster.topics.infer(name, records),
+        lambda found: json.dumps(found.to_json(), indent=2).splitlines(),
+        indent=None,
+    )
 
 
 @topic_command.command("describe")

@@ -61,7 +61,6 @@ _BACKUP: Final = "tests/flows/test_backup.py::test_a_backup_of_a_busy_cluster_is
 _COPIED_TABLES: Final = "tests/flows/test_backup.py::test_a_restored_copy_syncs_no_table_of_production_and_gets_its_own"
 _SESSIONS: Final = "tests/cli/test_captures.py::test_the_sessions_of_the_readme_and_of_the_ladder_are_true"
 
-_TYPED: Final = "tests/integrations/iceberg/test_typed.py::test_every_engine_reads_typed_columns"
 _TUTORIAL: Final = "tests/docs/test_tutorial.py::test_a_newcomer_types_the_readme_and_the_tutorial_up_to_cron"
 _REST: Final = "tests/integrations/iceberg/test_rest.py::server"
 
@@ -99,7 +98,6 @@ ELSEWHERE: Final = {
     ("docs/tables.md", "import duckdb"): _ENGINES,
     ("docs/tables.md", "    s3.endpoint"): _ENGINES,
     ("docs/tables.md", "ATTACH 'lakehouse'"): _REST,
-    ("docs/tables.md", "l0gc topic infer"): _TYPED,
     ("docs/tutorial.md", "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer f"): _TUTORIAL,
     ("docs/tutorial.md", "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer s"): _TUTORIAL,
     ("docs/tutorial.md", "$ l0gc status"): _TUTORIAL,
@@ -188,6 +186,7 @@ FORMAT_FILE = here("docs/format.md", '{"version"')
 SEALED = here("docs/format.md", '{"boundary"')
 INVENTORY = here("docs/operate-schedule.md", "SELECT")
 ON_A_CLUSTER = here("docs/operate-spark.md", "l0gc compute-watermark --master")
+INFER = here("docs/tables.md", "l0gc topic infer")
 METRICS = here("docs/metrics.md", "l0gc gc")
 PIN = here("docs/operate-stop.md", "with cluster.pin(")
 DOCTOR = here("docs/stores.md", "$ l0gc doctor")
@@ -433,6 +432,34 @@ def test_the_blocks_about_spark_run_one_after_another(
     assert (names["lag"].batch_id, names["lag"].records_behind) == (0, 0)
     with l0gc.open(bucket.url) as cluster:
         assert sorted(r.key for r in cluster.read("flights") if r.key) == [b"0", b"1", b"2", b"AA", b"UA"]
+
+
+_PIPED: Final = re.compile(r"^(?:\$ )?((?:l0gc|printf) .*(?: > | \| ).*)$", re.MULTILINE)
+_PIPED_ELSEWHERE: Final = {
+    "l0gc epoch show > epoch && rclone": _BACKUP,
+    "l0gc completion zsh > ": "tests/cli/test_completion.py::test_each_shell_has_its_script",  # it needs zsh
+}
+
+
+@pytest.mark.weed
+def test_lines_with_pipes_and_redirections_run_in_a_shell(bucket: StoreConfig, tmp_path: Path) -> None:
+    lines = {line for block in BLOCKS for line in _PIPED.findall(block.text)}
+    elsewhere = {line for line in lines for begin in _PIPED_ELSEWHERE if line.startswith(begin)}
+    assert len(elsewhere) == len(_PIPED_ELSEWHERE)
+    with l0gc.open(bucket.url) as cluster:
+        cluster.init(create_bucket=True, shards=4)
+        for topic in ("events", "flights"):
+            cluster.topics.create(topic, partitions=2)
+            cluster.upload(topic, [b'{"id": 1, "name": "a\\"b"}'])
+    for folder in (".local/share/bash-completion/completions", ".config/fish/completions"):
+        (tmp_path / folder).mkdir(parents=True)
+    for line in sorted(lines - elsewhere):
+        _shell(f"cd {tmp_path}; {line}", {"HOME": str(tmp_path)})
+    _shell(f"cd {tmp_path}\n{INFER}", {})
+    with l0gc.open(bucket.url) as cluster:
+        schema = cluster.topics.describe("events").value_schema
+    assert schema is not None
+    assert [f["name"] for f in schema["fields"]] == ["id", "name"]
 
 
 # -- running ------------------------------------------------------------------------------------------------------------

@@ -55,11 +55,13 @@ def _files(folder: Path) -> list[list[Path]]:
 
 
 def _of_files(files: list[list[Path]]) -> duckdb.DuckDBPyConnection:
-    """What DuckDB reads from the files, by partition and offset; a flight that does not fit has nothing but an error."""
+    """What DuckDB reads from the files, by partition and offset; a delay that does not fit is null, with an error."""
     duck = duckdb.connect()
     columns = duck.sql(f"SELECT column_name, column_type FROM (DESCRIBE FROM read_json('{files[0][0]}'))").fetchall()
     kinds = {name: "VARCHAR" if name == "dep_delay" else kind for name, kind in columns}
-    values = ", ".join(f"if(misfit, NULL, {name})::{kind} AS {name}" for name, kind in columns)
+    values = ", ".join(
+        f"{'if(misfit, NULL, dep_delay)' if name == 'dep_delay' else name}::{kind} AS {name}" for name, kind in columns
+    )
     parts = " UNION ALL ".join(
         f"""SELECT {p} AS "partition", row_number() OVER () - 1 AS "offset",
             dep_delay IS NOT DISTINCT FROM 'late' AS misfit, *

@@ -48,26 +48,31 @@ def check_columns(key: str, body: bytes, places: Mapping[int, int]) -> int:
         rows = file.read().to_pylist()
     fields = SCHEMAS[number - 1] if number else []
     for row in rows:
-        wanted = _columns(row["value"], fields, wide=number > 1)
+        wanted, fits = _columns(row["value"], fields, wide=number > 1)
         found = {name: v for name, v in row.items() if name in _TYPES or name == "value_error"}
-        if number and (found.pop("value_error", "none") is None) != (wanted is not None):
+        if number and (found.pop("value_error", "none") is None) != fits:
             raise Wrong(f"{key}: value schema {number} and {row['value']!r} gave {row}")
-        if found != (wanted or {str(f["name"]): None for f in fields}):
+        if found != wanted:
             raise Wrong(f"{key}: value schema {number} and {row['value']!r} gave {found}")
     return number
 
 
-def _columns(value: bytes, fields: Iterable[Mapping[str, Any]], *, wide: bool) -> dict[str, Any] | None:
-    """The columns of a value; None if it does not fit."""
+def _columns(value: bytes, fields: Iterable[Mapping[str, Any]], *, wide: bool) -> tuple[dict[str, Any], bool]:
+    """The columns of a value, and whether all of it fits."""
+    nothing: dict[str, Any] = {str(f["name"]): None for f in fields}
     try:
         given = json.loads(value)
     except ValueError:
-        return None
+        return nothing, False
     if not isinstance(given, dict):
-        return None
-    found = {str(f["name"]): given.get(f["name"]) for f in fields}
-    fits = all(v is None or isinstance(v, _TYPES[name]) for name, v in found.items())
-    return found if fits and (wide or (found.get("n") or 0) < 2**31) else None
+        return nothing, False
+    found: dict[str, Any] = {name: given.get(name) for name in nothing}
+    kept = {
+        name: v
+        for name, v in found.items()
+        if isinstance(v, _TYPES[name]) and (wide or not isinstance(v, int) or v < 2**31)
+    }
+    return nothing | kept, all(v is None or name in kept for name, v in found.items())
 
 
 def check_merged(

@@ -83,7 +83,7 @@ class ReconcileResult(Outcome):
             Not an error. No journal names what was written for them; [vacuum](#l0gc-vacuum) removes it.
         rounds: How many rounds it took.
         limited: Whether `--max-bytes` left something that could have been lifted.
-        misfits: Records that do not fit their topic's value schema. They are in L1 unchanged, with nulls and a
+        misfits: Records of which something does not fit their topic's value schema: it is null, and named in
             `value_error`. Not an error.
         errors: What was skipped and why: journals that cannot be read, L0 objects that are missing or damaged, each with
             the partitions that it holds. With any, exit code 3.

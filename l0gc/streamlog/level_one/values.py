@@ -1,21 +1,18 @@
 """Parses values into typed columns, by a topic's value schema (pure).
 
-A record's columns depend only on its own bytes and the schema, never on its neighbours. msgspec decides what fits, and its
-message names the field. pyarrow parses whole batches at its own speed, and is trusted only if it can neither be laxer than
-msgspec nor shift a row. So each value must begin with `{` and end with `}`, and there must be as many rows as values. All
-of it must be UTF-8, and nothing nested too deeply for a parser's stack. No number may be `NaN` or out of its type's range,
-and times and days must have msgspec's form. Otherwise each value is checked alone, and those that fit are parsed again, or
-taken from msgspec.
+A record's columns depend only on its own bytes and the schema, never on its neighbours. `fits` defines what fits. pyarrow
+parses whole batches at its own speed, and is trusted only if it can give nothing else. So each value must begin with `{`
+and end with `}`, and there must be as many rows as values. All of it must be UTF-8, and nothing nested too deeply for a
+parser's stack. No number may be `NaN` or out of its type's range, and times and days must have one common form. A batch with
+which pyarrow is not trusted is parsed again without the values that msgspec finds not to fit, in pieces. What pyarrow is not
+trusted with then is fitted value by value. So msgspec's opinion changes how fast values are parsed, and nothing else.
 """
 
 from __future__ import annotations
 
-import datetime
-import re
-from collections.abc import Iterator
-from decimal import Context, Decimal
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import Annotated, Any, Final, TypedDict
+from typing import Any, Final, TypedDict
 
 import msgspec
 import numpy as np
@@ -31,43 +28,41 @@ from l0gc.streamlog.controller.value_schema import (
     ValueSchema,
     each_column,
 )
+from l0gc.streamlog.level_one.fits import FLOAT_MAX, MAX_NESTING, fitter
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 << 20
 """The number of values, and their bytes, that are parsed at once."""
-MAX_NESTING: Final = 200
-"""A value that is nested more deeply fits no schema; parsers take stack for each level."""
-MAX_ERROR: Final = 200
+PIECE_ROWS: Final = 256
+"""The number of values that are parsed again together after their batch was not trusted."""
 _ID: Final = b"PARQUET:field_id"
-_FLOAT_MAX: Final = float(np.finfo(np.float32).max)
 _OPENS: Final = ord("{")
 _BIT: Final = 0x20
 """With this bit, `[` is `{`, and no other byte is."""
 _NON_FINITE: Final = r"[:,\[\s]-?(?:NaN|Inf)"
 _EXPONENT: Final = r"[0-9.][eE][+-]?[0-9]{3}"
 """pyarrow ends the process for a decimal with a large negative exponent."""
-_TEXT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKET: Final = re.compile(rb"[\[\]{}]")
 _DAY: Final = r"^(?:[1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])-\d\d-\d\d"
-_TIME: Final = _DAY + r"[T ]\d\d:\d\d:\d\d(?:\.\d{1,6})?"
+_TIME: Final = _DAY + r"[T ]\d\d:\d\d:\d\d(?:\.\d+)?"
+_FINER: Final = r"(\.\d{6})\d+"
+"""A time with more digits than a column has."""
 _FORM: Final = {"date": _DAY + "$", "timestamp": _TIME + "$", "timestamptz": _TIME + r"(?:Z|[+-]\d\d:\d\d)$"}
-_YEARS: Final = (datetime.datetime(1, 1, 2, tzinfo=datetime.UTC), datetime.datetime(9999, 12, 30, tzinfo=datetime.UTC))
-"""Between these a time stays a time in every zone."""
-_EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_RANGE: Final = tuple((at - _EPOCH) // datetime.timedelta(microseconds=1) for at in _YEARS)
-_SIMPLE: Final = {
-    "boolean": (pa.bool_(), bool),
-    "int": (pa.int32(), Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]),
-    "long": (pa.int64(), Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]),
-    "float": (pa.float32(), Annotated[float, msgspec.Meta(ge=-_FLOAT_MAX, le=_FLOAT_MAX)]),
-    "double": (pa.float64(), float),
-    "date": (pa.date32(), datetime.date),
-    "timestamp": (pa.timestamp("us"), Annotated[datetime.datetime, msgspec.Meta(tz=False)]),
-    "timestamptz": (pa.timestamp("us", "UTC"), Annotated[datetime.datetime, msgspec.Meta(tz=True)]),
-    "string": (pa.string(), str),
+_RANGE: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The years 1 to 9999, in microseconds."""
+_TYPES: Final = {
+    "boolean": pa.bool_(),
+    "int": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us"),
+    "timestamptz": pa.timestamp("us", "UTC"),
+    "string": pa.string(),
 }
-_DIGITS: Final = Context(prec=40)
-_MISFITS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError, OverflowError)
+_SCREEN: Final[Mapping[str, Any]] = {"boolean": bool, "int": int, "long": int, "float": float, "double": float}
+_MOST_DIGITS: Final = 76
+"""The digits for which a decimal is read: pyarrow looks at those of a number before it adds the column's zeros."""
 
 
 class ValueParser:
@@ -80,44 +75,45 @@ class ValueParser:
         self.number = schema.number
         self._columns = schema.columns
         self._decimals = any(c.decimal for c in each_column(schema.columns))
-        self._checked = [c for c in schema.columns if any(n.decimal or n.type in _FORM for n in each_column([c]))]
         typed = [_field(c, c.column) for c in schema.columns]
         self.fields: Final = pa.schema(
             [*typed, pa.field(VALUE_ERROR, pa.string(), metadata={_ID: str(VALUE_ERROR_ID)})]
         )
         self.paths: Final = [*(path for c in schema.columns for path in _leaves(c, c.column)), VALUE_ERROR]
         self._read = pa.schema([pa.field(c.name, _read_type(c)) for c in schema.columns])
-        self._judge = msgspec.json.Decoder(_judged_type(ValueColumn(0, "", "struct", schema.columns)))
+        self._fit = fitter(schema.columns)
+        self._screen = msgspec.json.Decoder(_screen_type(ValueColumn(0, "", "struct", schema.columns)))
         self._type = pa.struct([pa.field(c.name, _type(c)) for c in schema.columns])
 
     def parse(self, values: pa.Array) -> list[pa.Array]:
         """Return the columns of `fields`, with a row for each value, a byte string that is not null."""
-        parts = [self._parse(some) for some in _batches(values)]
-        if not parts:
-            return [pa.nulls(0, f.type) for f in self.fields]
-        return [pa.concat_arrays(some) for some in zip(*parts, strict=True)]
+        return self._joined(self._parse(some) for some in _batches(values))
+
+    def _joined(self, parts: Iterable[list[pa.Array]]) -> list[pa.Array]:
+        found = [*zip(*parts, strict=True)]
+        return [pa.concat_arrays(some) for some in found] or [pa.nulls(0, f.type) for f in self.fields]
 
     def _parse(self, values: pa.Array) -> list[pa.Array]:
-        if (found := self._fast(values)) is not None:
-            return [*found, pa.nulls(len(values), pa.string())]
-        errors = [self._error(v) for v in values.to_pylist()]
-        fits = np.fromiter((e is None for e in errors), np.bool_, len(errors))
-        good = values.filter(pa.array(fits))
-        found = self._fast(good, judged=True) or self._slow(good)
-        places = np.where(fits, np.cumsum(fits) - 1, -1)
-        where = pa.Array.from_buffers(
-            pa.int64(), len(places), [columns.bitmap(fits), pa.py_buffer(places.astype("<i8"))]
-        )
-        return [*(c.take(where) for c in found), pa.array(errors, pa.string())]
+        if (found := self._together(values)) is not None:
+            return found
+        likely = np.fromiter(map(self._seems_to_fit, values.to_pylist()), np.bool_, len(values))
+        rest = values.filter(pa.array(likely))
+        pieces = (rest.slice(at, PIECE_ROWS) for at in range(0, len(rest), PIECE_ROWS))
+        parts = [self._together(piece) or self._alone(piece) for piece in pieces]
+        places = np.empty(len(values), np.int64)
+        places[np.argsort(~likely, kind="stable")] = np.arange(len(values))
+        unlikely = self._alone(values.filter(pa.array(~likely)))
+        return [column.take(columns.numbers(places)) for column in self._joined([*parts, unlikely])]
 
-    def _fast(self, values: pa.Array, *, judged: bool = False) -> list[pa.Array] | None:
-        """Return the columns by pyarrow; None if one of the values may not fit, or may differ from msgspec's.
+    def _seems_to_fit(self, value: bytes) -> bool:
+        try:
+            self._screen.decode(value)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return False
+        return True
 
-        Args:
-            judged: they all fit, so none has a number that is not one, or is nested too deeply.
-        """
-        if not len(values):
-            return [pa.nulls(0, f.type) for f in list(self.fields)[:-1]]
+    def _together(self, values: pa.Array) -> list[pa.Array] | None:
+        """Return the columns by pyarrow; None if it may differ from `fits` in one of the values."""
         try:
             texts = values.cast(pa.string())
             lines = pc.binary_join_element_wise(texts, "", "\n")
@@ -125,7 +121,7 @@ class ValueParser:
             body = lines.buffers()[2]
             if not pc.all(framed).as_py() or (self._decimals and _any_matches(texts, _EXPONENT)):
                 return None
-            if not judged and (_any_matches(texts, _NON_FINITE) or _may_be_deep(lines)):
+            if _any_matches(texts, _NON_FINITE) or _may_be_deep(lines):
                 return None
             read = pj.read_json(
                 pa.BufferReader(body),
@@ -136,29 +132,17 @@ class ValueParser:
             )
             if len(read) != len(values):
                 return None
-            return [_cast(read.column(c.name).combine_chunks(), c) for c in self._columns]
+            found = [_cast(read.column(c.name).combine_chunks(), c) for c in self._columns]
         except pa.ArrowException:
             return None
+        return [*found, pa.nulls(len(values), pa.string())]
 
-    def _slow(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns by msgspec, of values that all fit."""
-        of_all = ValueColumn(0, "", "struct", self._columns)
-        judged = (self._judge.decode(v) for v in values.to_pylist())
-        found = pa.array([_scaled(v, of_all) if self._decimals else v for v in judged], self._type)
-        return [found.field(i) for i in range(found.type.num_fields)]
-
-    def _error(self, value: bytes) -> str | None:
-        """Return why a value does not fit; None if it does."""
-        try:
-            value.decode()
-            if _depth(value) > MAX_NESTING:
-                return f"JSON is nested more than {MAX_NESTING} deep"
-            found = self._judge.decode(value)
-            for c in self._checked:
-                _check(found.get(c.name), c, f"$.{c.name}")
-        except _MISFITS as e:
-            return str(e)[:MAX_ERROR]
-        return None
+    def _alone(self, values: pa.Array) -> list[pa.Array]:
+        """Return the columns by `fits`, value by value."""
+        fitted = [self._fit(value) for value in values.to_pylist()]
+        found = pa.array([f.fields for f in fitted], self._type)
+        errors = pa.array([f.error or None for f in fitted], pa.string())
+        return [*(found.field(i) for i in range(found.type.num_fields)), errors]
 
 
 @cache
@@ -193,7 +177,7 @@ def _type(c: ValueColumn) -> pa.DataType:
         return pa.list_(_field(c.children[0], c.children[0].name))
     if c.type == "struct":
         return pa.struct([_field(child, child.name) for child in c.children])
-    return pa.decimal128(*c.decimal) if c.decimal else _SIMPLE[c.type][0]
+    return pa.decimal128(*c.decimal) if c.decimal else _TYPES[c.type]
 
 
 def _leaves(c: ValueColumn, path: str) -> Iterator[str]:
@@ -205,24 +189,27 @@ def _leaves(c: ValueColumn, path: str) -> Iterator[str]:
 
 
 def _read_type(c: ValueColumn) -> pa.DataType:
-    """Return the type for pyarrow's reader, which is laxer than msgspec about times, days and the bounds of floats."""
+    """Return the type for pyarrow's reader, which is laxer than `fits` about times, days, and the bounds of numbers."""
     if c.type == "list":
         return pa.list_(_read_type(c.children[0]))
     if c.type == "struct":
         return pa.struct([pa.field(child.name, _read_type(child)) for child in c.children])
+    if c.decimal:
+        return pa.decimal256(_MOST_DIGITS, c.decimal[1])
     return pa.string() if c.type in _FORM else pa.float64() if c.type == "float" else _type(c)
 
 
-def _judged_type(c: ValueColumn) -> Any:
+def _screen_type(c: ValueColumn) -> Any:
+    """Return a type by which msgspec finds most of the values that do not fit."""
     if c.type == "list":
-        return list[_judged_type(c.children[0]) | None]  # type: ignore[misc]
+        return list[_screen_type(c.children[0]) | None]  # type: ignore[misc]
     if c.type == "struct":
-        return TypedDict("Value", {f.name: _judged_type(f) | None for f in c.children}, total=False)  # type: ignore[operator]
-    return Decimal if c.decimal else _SIMPLE[c.type][1]
+        return TypedDict("Value", {f.name: _screen_type(f) | None for f in c.children}, total=False)  # type: ignore[operator]
+    return int | float | str if c.decimal else _SCREEN.get(c.type, str)
 
 
 def _cast(found: pa.Array, c: ValueColumn) -> pa.Array:
-    """Return a column that pyarrow has read, in its own type. Raises `ArrowInvalid` if msgspec may differ."""
+    """Return a column that pyarrow has read, in its own type. Raises `ArrowInvalid` if `fits` may differ."""
     if c.type == "list":
         inner = _cast(found.values, c.children[0])
         return pa.Array.from_buffers(_type(c), len(found), found.buffers()[:2], found.null_count, children=[inner])
@@ -231,58 +218,20 @@ def _cast(found: pa.Array, c: ValueColumn) -> pa.Array:
         return pa.Array.from_buffers(_type(c), len(found), found.buffers()[:1], found.null_count, children=inner)
     if c.type in {"float", "double"}:
         bounds = pc.min_max(found).as_py()  # of those that are numbers; infinity is one
-        if c.type == "float" and any(abs(v) > _FLOAT_MAX for v in bounds.values() if v is not None):
+        if c.type == "float" and any(abs(v) > FLOAT_MAX for v in bounds.values() if v is not None):
             raise pa.ArrowInvalid("a number is out of range")
         if pc.any(pc.invert(pc.is_finite(found))).as_py():
             raise pa.ArrowInvalid("a number is not finite")
     if c.type in _FORM:
         if pc.any(pc.invert(pc.match_substring_regex(found, _FORM[c.type]))).as_py():
             raise pa.ArrowInvalid("a time has another form")
-        found = found.cast(_SIMPLE[c.type][0])
+        if c.type != "date" and _any_matches(found, _FINER):
+            found = pc.replace_substring_regex(found, _FINER, r"\1")
+        found = found.cast(_type(c))
         times = pc.min_max(found.view(pa.int64())).as_py() if c.type != "date" else {}
         if any(not _RANGE[0] <= v <= _RANGE[1] for v in times.values() if v is not None):
-            raise pa.ArrowInvalid("a time is too near the end of time")
+            raise pa.ArrowInvalid("a time is before year 1 or after 9999")
     return found.cast(_type(c))
-
-
-# -- the judge ------------------------------------------------------------------------------------------------------------
-
-
-def _check(value: Any, c: ValueColumn, where: str) -> None:
-    """Raise `ValueError` for a value that msgspec accepts and a column cannot hold."""
-    if value is None:
-        return
-    if c.type == "list":
-        for i, v in enumerate(value):
-            _check(v, c.children[0], f"{where}[{i}]")
-    elif c.type == "struct":
-        for child in c.children:
-            _check(value.get(child.name), child, f"{where}.{child.name}")
-    elif c.type in {"timestamp", "timestamptz"}:
-        if not _YEARS[0] <= (value if value.tzinfo else value.replace(tzinfo=datetime.UTC)) <= _YEARS[1]:
-            raise ValueError(f"Expected a time in the years 1 to 9999 - at `{where}`")
-    elif digits := c.decimal:
-        _, figures, exponent = value.as_tuple()
-        zeros = exponent + digits[1] if value.is_finite() else 0  # that follow the figures, without the point
-        whole = int("".join(map(str, figures))) if value.is_finite() else 1
-        fits = value.is_finite() and (
-            not whole
-            or (zeros >= 0 and len(str(whole)) + zeros <= digits[0])
-            or (-len(figures) < zeros < 0 and not whole % 10**-zeros and len(str(whole)) + zeros <= digits[0])
-        )
-        if not fits:
-            raise ValueError(f"Expected `{c.type}` - at `{where}`")
-
-
-def _depth(value: bytes) -> int:
-    """Return how deeply a value is nested."""
-    if value.count(b"[") + value.count(b"{") <= MAX_NESTING:
-        return 0
-    deepest = depth = 0
-    for found in _BRACKET.finditer(_TEXT.sub(b"", value)):
-        depth += 1 if found[0] in b"[{" else -1
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _any_matches(texts: pa.Array, pattern: str) -> bool:
@@ -298,14 +247,3 @@ def _may_be_deep(lines: pa.Array) -> bool:
     opens = np.flatnonzero((np.frombuffer(content, np.uint8) | _BIT) == _OPENS)
     places = np.searchsorted(opens, np.frombuffer(ends, np.int32)[: len(lines) + 1])
     return bool(np.diff(places).max() > MAX_NESTING)
-
-
-def _scaled(value: Any, c: ValueColumn) -> Any:
-    """Return a value that fits, with the digits of each decimal written out for Arrow."""
-    if value is None:
-        return None
-    if c.type == "list":
-        return [_scaled(v, c.children[0]) for v in value]
-    if c.type == "struct":
-        return {child.name: _scaled(value.get(child.name), child) for child in c.children}
-    return value.quantize(Decimal(1).scaleb(-c.decimal[1]), context=_DIGITS) if c.decimal else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -23,14 +22,11 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import columns_of
 from l0gc.streamlog.topics import alter_topic
-from tests.docs.test_blocks import found
-from tests.support.cli import l0gc as l0gc_cli
 from tests.support.engines import a_duckdb
 from tests.support.memory_store import another_process, copy_of, put_back, store_of
 from tests.support.reconcile import put, reconcile
 from tests.support.tables import lift, names, sync, table
 
-DOCUMENT = "docs/tables.md"
 FIRST = {"fields": [{"name": "id", "type": "int"}, {"name": "key", "type": "string"}]}
 MORE = [
     {"name": "tags", "type": {"type": "list", "element": "string"}},
@@ -123,7 +119,7 @@ def _planned(cluster: Handles, wanted: str) -> int:
 
 
 @pytest.mark.weed
-def test_every_engine_reads_typed_columns(documented_catalog: StoreConfig, weed: SeaweedFS, tmp_path: Path) -> None:
+def test_every_engine_reads_typed_columns(documented_catalog: StoreConfig, weed: SeaweedFS) -> None:
     late = (
         b'{"id": 3000000000, "tags": ["a", null], "place": {"lat": 1.5}, "price": 1.25, "at": "2024-01-31T10:00:00Z"}'
     )
@@ -136,13 +132,7 @@ def test_every_engine_reads_typed_columns(documented_catalog: StoreConfig, weed:
             ([b'{"id": 1, "key": "a"}', b"nonsense"], FIRST),
             ([late], SECOND),
         ):
-            if schema is FIRST:
-                infer, alter = (line.split()[1:] for line in found(DOCUMENT, "l0gc topic infer").text.splitlines())
-                proposed = l0gc_cli(*infer[: infer.index(">")])
-                (tmp_path / "schema.json").write_text(json.dumps(FIRST))
-                assert {f["name"] for f in proposed["fields"]} == {"id", "key"}
-                assert l0gc_cli(*alter[:-1], str(tmp_path / alter[-1]))["altered"]
-            elif schema is not None:
+            if schema is not None:
                 cluster.topics.alter("events", value_schema=schema)
             cluster.upload("events", values)
             assert cluster.reconcile().misfits == values.count(b"nonsense")
