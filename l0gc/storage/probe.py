@@ -17,6 +17,7 @@ from contextlib import suppress
 from l0gc.errors import (
     AccessDeniedError,
     AmbiguousWriteError,
+    L0gcError,
     ObjectNotFoundError,
     PreconditionFailedError,
     StoreError,
@@ -34,7 +35,7 @@ _NAMES = [f"{shard:03}/{epoch:018}/{name}" for shard in (10, 2, 1) for epoch in 
 _TRIES = 5
 """How often conditional writes are tried: a store may answer 409, which means that the request must be sent again."""
 _APART_S = 1.5
-"""How long to wait between two writes of a key, if the store asked to slow down."""
+"""How long to wait between two writes of a key, if it was unclear twice whether one landed."""
 _RANGED = 40_000
 """The size of an object whose ranges are read: more than a proxy may pass on at once."""
 
@@ -72,7 +73,8 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
 def _conditions(store: ObjectStore, runtime: Runtime, folder: str, written: list[str]) -> None:
     """Test conditional writes on a new key, and on another one if an answer is inconclusive.
 
-    Some stores (R2) answer 429 to a second write of a key within a second: then each write waits for more than that.
+    Some stores (R2) answer 429 to a second write of a key within a second: after two keys, each write
+    waits for more than that.
     """
     apart_s = 0.0
 
@@ -86,10 +88,10 @@ def _conditions(store: ObjectStore, runtime: Runtime, folder: str, written: list
             _conditional_create(store, key, rest)
             _conditional_replace(store, key, rest)
             return
-        except (AmbiguousWriteError, ThrottledError) as e:
+        except (AmbiguousWriteError, ThrottledError):
             if attempt == _TRIES:
                 raise
-            apart_s = _APART_S if isinstance(e, ThrottledError) else apart_s
+            apart_s = _APART_S if attempt > 1 else 0
         runtime.clock.sleep(runtime.jitter(0.1 * 2**attempt))
 
 
@@ -137,7 +139,7 @@ def _conditional_create(store: ObjectStore, key: str, rest: Callable[[], None]) 
 
 def _conditional_replace(store: ObjectStore, key: str, rest: Callable[[], None]) -> None:
     etag = store.get(key).etag
-    refused: PreconditionFailedError | None = None
+    refused: L0gcError | None = None
     known = store.quotes_etags
     for quoted in (known, not known):
         store.quotes_etags = quoted
@@ -145,13 +147,13 @@ def _conditional_replace(store: ObjectStore, key: str, rest: Callable[[], None])
         try:
             store.put_if_match(key, b"third", etag)
             break
-        except PreconditionFailedError as e:
+        except (PreconditionFailedError, StoreUnfitError) as e:
             refused = e
     else:
         store.quotes_etags = known
         raise StoreUnfitError(
             "the store refuses conditional replaces (PutObject with If-Match) that should succeed, with the ETag in quotes "
-            "and without"
+            f"and without: {refused}"
         ) from refused
     if store.get(key).body != b"third":
         raise StoreUnfitError("the store does not show a write to the read that follows it")

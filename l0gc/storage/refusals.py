@@ -3,7 +3,8 @@
 The cause is determined from the operation, the HTTP status and S3's code, never from a message's wording; the first
 matching row decides. The same row decides whether the request is sent again, for both clients and for each key of a bulk
 delete (`again`). What makes it safe: a server error after a conditional write is ambiguous, because the write may have
-landed, unless an earlier row shows that the request was refused, and such a write is never sent again. Only a refusal by
+landed, unless an earlier row shows that the request was refused, and such a write is never sent again. The same is assumed
+of one that the store asked to send later: its caller reads what landed, waits and decides again. Only a refusal by
 name is a `RequestRefusedError`; whatever may come back is not (hazard 42). A sentence names the cause and the remedy. It
 repeats the store's message only if the code is unknown, because answers to refused credentials may contain them.
 """
@@ -142,6 +143,29 @@ _IN_ENDPOINT: Final = (
     "key; give the endpoint as {way_out}"
 )
 _ELSEWHERE: Final = ("PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException")
+_SLOWER: Final = (
+    "BandwidthLimitExceeded",
+    "EC2ThrottledException",
+    "KMS.ThrottlingException",
+    "LimitExceededException",
+    "PriorRequestNotComplete",
+    "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded",
+    "RequestThrottled",
+    "RequestThrottledException",
+    "ServerBusy",
+    "SlowDown",
+    "SlowDownRead",
+    "SlowDownWrite",
+    "ThrottledException",
+    "Throttling",
+    "ThrottlingException",
+    "TooManyRequests",
+    "TooManyRequestsException",
+    "TransactionInProgressException",
+)
+_LATE: Final = ("RequestTimeout", "RequestTimeoutException")
+_CONFLICT: Final = ("ConditionalRequestConflict", "OperationAborted")
 REDIRECTS: Final = (301, 302, 307, 308)
 _NOT_UP: Final = "see whether its server is up, or try again later"
 _IN_ITS_WORDS: Final = "{what}: {status} {code} {message}"
@@ -209,38 +233,24 @@ ROWS: Final = (
     ),
     Row(AmbiguousWriteError, "writing {what}: " + _NOT_S3S, codes=(NOT_S3,), conditional=True),
     Row(StoreError, _NOT_S3S, codes=(NOT_S3,), again=True, unsure=True),
-    Row(AmbiguousWriteError, "writing {what}: {status} {code}", statuses=_CARRIED_OUT, conditional=True),
+    Row(  # the caller reads what landed, and decides again
+        AmbiguousWriteError,
+        "writing {what}: {status} {code}",
+        codes=(*_SLOWER, *_LATE, *_CONFLICT, "InternalError", "ServiceUnavailable"),
+        statuses=_CARRIED_OUT | {408, 429},
+        conditional=True,
+    ),
     Row(
         ThrottledError,
         "the store asks to slow down at {what} ({code}): try again later, or with fewer jobs at once",
-        codes=(
-            "BandwidthLimitExceeded",
-            "EC2ThrottledException",
-            "KMS.ThrottlingException",
-            "LimitExceededException",
-            "PriorRequestNotComplete",
-            "ProvisionedThroughputExceededException",
-            "RequestLimitExceeded",
-            "RequestThrottled",
-            "RequestThrottledException",
-            "ServerBusy",
-            "SlowDown",
-            "SlowDownRead",
-            "SlowDownWrite",
-            "ThrottledException",
-            "Throttling",
-            "ThrottlingException",
-            "TooManyRequests",
-            "TooManyRequestsException",
-            "TransactionInProgressException",
-        ),
+        codes=_SLOWER,
         statuses=(429,),
         again=True,
     ),
     Row(
         StoreTimeoutError,
         "the store did not get the whole request for {what} in time ({code}): try again later, or see to the network",
-        codes=("RequestTimeout", "RequestTimeoutException"),
+        codes=_LATE,
         statuses=(408,),
         again=True,
         unsure=True,
@@ -251,7 +261,7 @@ ROWS: Final = (
         codes=(DENIED,),
         statuses=(401, 403),
     ),
-    Row(StoreError, _IN_ITS_WORDS, codes=("ConditionalRequestConflict", "OperationAborted"), again=True, unsure=True),
+    Row(StoreError, _IN_ITS_WORDS, codes=_CONFLICT, again=True, unsure=True),
     Row(
         ThrottledError,
         f"{{endpoint}} is not up, or is overloaded and asks to slow down ({{status}} {{code}}): {_NOT_UP}",

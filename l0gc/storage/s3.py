@@ -33,6 +33,7 @@ from l0gc.errors import (
     PreconditionFailedError,
     RequestRefusedError,
     StoreError,
+    StoreUnfitError,
     UsageError,
 )
 from l0gc.events import event
@@ -44,6 +45,7 @@ from l0gc.storage.entry import read_limit
 from l0gc.storage.objectstore import (
     OFF,
     PAGE_SIZE,
+    SUSPENDED,
     DeleteFailure,
     Head,
     ListedPage,
@@ -74,6 +76,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
+_WEAK: Final = "W/"
 _NOT_TAKEN: Final = (400, 405, 501)
 """The codes of stores that do not support DeleteObjects, or that require another checksum for it."""
 
@@ -280,11 +283,29 @@ class S3Store:
         )
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
-        match = {"IfMatch": etag if self.quotes_etags else etag.strip('"')}
+        strong = etag.removeprefix(_WEAK)  # a proxy that compresses answers marks the store's own ETag as weak
+        match = {"IfMatch": strong if self.quotes_etags else strong.strip('"')}
         try:
             return self.call("put", key, lambda: self._put(self.access.once, key, body, match), conditional=True)
         except ObjectNotFoundError as e:  # S3 answers 404 where the object to replace is gone
             raise PreconditionFailedError(str(e)) from e
+        except PreconditionFailedError as e:
+            self._refuse_if_current(key, etag, e)
+            raise
+
+    def _refuse_if_current(self, key: str, etag: str, refused: PreconditionFailedError) -> None:
+        """Raise `StoreUnfitError` if the version that was to be replaced is the current one: each repetition would fail."""
+        with suppress(StoreError):
+            if self.head(key).etag != etag:
+                return
+            why = "run l0gc doctor, which tries the store"
+            if etag.startswith(_WEAK):
+                why = "it is weak, and If-Match needs a strong one; turn off what weakens it, such as a proxy's compression"
+            elif self.versioning() == SUSPENDED:
+                why = "the bucket's versioning is suspended, and the store compares with another version; enable versioning"
+            raise StoreUnfitError(
+                f"the store refuses to replace {self.full(key)}, although its ETag {etag} is the current one: {why}"
+            ) from refused
 
     def _put(self, client: S3Client, key: str, body: bytes, condition: dict[str, Any] | None = None) -> PutResult:
         r = client.put_object(Bucket=self.config.bucket, Key=self.full_key(key), Body=body, **(condition or {}))

@@ -29,6 +29,7 @@ VERSION: Final = 4
 """The version that this l0gc writes. It reads no older one."""
 QUOTED: Final = "quoted"
 PLAIN: Final = "plain"
+_TRIES: Final = 3
 _FIRST_EDITION: Final = re.compile(r"(?:log|checkpoint)/[0-9]{20}\.json\Z")
 
 Version = Annotated[int, msgspec.Meta(ge=1)]
@@ -84,13 +85,16 @@ def write_format(store: ObjectStore) -> Format:
     if (form := check_format(store)) is not None:
         return form
     form = Format(etags=QUOTED if store.quotes_etags else PLAIN)
-    try:
-        store.put_if_absent(FORMAT, msgspec.json.encode(form))
-    except (PreconditionFailedError, AmbiguousWriteError) as e:  # another process may have written it
-        if (landed := check_format(store)) is None:
-            raise StoreError(f"{FORMAT} could not be written ({e}); run l0gc init again") from e
-        return landed
-    return form
+    for _ in range(_TRIES):
+        try:
+            store.put_if_absent(FORMAT, msgspec.json.encode(form))
+        except (PreconditionFailedError, AmbiguousWriteError) as e:  # another process may have written it
+            failure: StoreError = e
+            if (landed := check_format(store)) is not None:
+                return landed
+        else:
+            return form
+    raise StoreError(f"{FORMAT} could not be written ({failure}); run l0gc init again") from failure
 
 
 def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:

@@ -560,6 +560,7 @@ def _swap(
     """Replace what is published by the result of `change`, unless that is None; return what it was before."""
     before: PublishedWatermark | None = None
     unsure: PublishedWatermark | None = None
+    failure: StoreError | None = None
     for attempt in range(_TRIES):
         if attempt:
             runtime.clock.sleep(runtime.jitter(0.05 * attempt))
@@ -577,13 +578,15 @@ def _swap(
                 store.put_if_absent(PUBLISHED_WATERMARK, encode_published(new))
             else:
                 store.put_if_match(PUBLISHED_WATERMARK, encode_published(new), etag)
-        except AmbiguousWriteError:
-            unsure = new
+        except AmbiguousWriteError as e:
+            unsure, failure = new, e
         except PreconditionFailedError:
-            pass
+            failure = None
         else:
             store.put(PUBLISHED_COPY, encode_published(new, PUBLISHED_COPY))
             return current
+    if failure is not None:
+        raise StoreError(f"{PUBLISHED_WATERMARK} could not be written in {_TRIES} attempts: {failure}") from failure
     raise StoreError(
         f"{PUBLISHED_WATERMARK} changed during each of {_TRIES} attempts to write it; run the command again"
     )

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from moto.s3.models import s3_backends
 
+import l0gc
 from l0gc.collect.deletion import clear_pause, read_pause, set_pause
-from l0gc.errors import StoreUnfitError
+from l0gc.errors import PreconditionFailedError, StoreUnfitError
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure, VersionedKey
@@ -35,15 +39,15 @@ pytestmark = pytest.mark.usefixtures("credentials")
 
 
 @contextmanager
-def store_with(quirk: Quirk, prefix: str = "p") -> Iterator[S3Store]:
-    with quirky_s3(quirk) as endpoint:
+def store_with(quirk: Quirk, prefix: str = "p", *, weakens: bool = False) -> Iterator[S3Store]:
+    with quirky_s3(quirk, weakens=weakens) as endpoint:
         store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/{prefix}", endpoint_url=endpoint))
         assert store.create_bucket()
         yield store
 
 
-def versioned(store: S3Store) -> None:
-    store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": "Enabled"})
+def versioned(store: S3Store, status: Literal["Enabled", "Suspended"] = "Enabled") -> None:
+    store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": status})
 
 
 @pytest.mark.parametrize(
@@ -131,6 +135,70 @@ def test_one_conflict_of_conditional_writes_does_not_end_the_probe() -> None:
     with store_with(quirk) as store:
         probe(store, Runtime())
         assert s3_backends["123456789012"]["aws"].buckets[store.config.bucket].keys == {}
+
+
+def takes_one_write_a_second() -> Quirk:
+    """As R2 for each key: 429 comes before the condition."""
+    written: dict[str, float] = {}
+
+    def quirk(request: Environ) -> int | None:
+        key = request["PATH_INFO"]
+        if request["REQUEST_METHOD"] != "PUT" or key.count("/") < 2:
+            return None
+        if time.monotonic() - written.get(key, -9) < 1:
+            return 429
+        written[key] = time.monotonic()
+        return None
+
+    return quirk
+
+
+def loses_a_few_conditional_writes() -> Quirk:
+    """As a store that waited too long for the body."""
+    sent = itertools.count(1)
+
+    def quirk(request: Environ) -> int | None:
+        conditional = {"HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH"} & set(request)
+        return 408 if conditional and next(sent) % 5 == 0 else None
+
+    return quirk
+
+
+@pytest.mark.parametrize("quirk", [takes_one_write_a_second, loses_a_few_conditional_writes])
+def test_a_cluster_lives_where_writes_have_to_be_sent_again(quirk: Callable[[], Quirk]) -> None:
+    with store_with(quirk()) as store, l0gc.open(store.url, endpoint_url=store.config.endpoint_url) as cluster:
+        cluster.init()
+        cluster.topics.create("t", partitions=1)
+        assert cluster.upload("t", [b"a", b"b"]).records == 2
+        for _ in range(2):
+            cluster.advance_epoch()
+            cluster.housekeep()
+            assert cluster.compute_watermark(scan=False).published
+        assert [r.value for r in cluster.read("t")] == [b"a", b"b"]
+
+
+def test_a_proxy_that_weakens_etags_is_seen_through() -> None:
+    with store_with(lambda request: None, weakens=True) as store:
+        probe(store, Runtime())
+        etag = store.put("k", b"1").etag
+        assert etag.startswith('W/"')
+        store.put_if_match("k", b"2", etag)
+        with pytest.raises(PreconditionFailedError):
+            store.put_if_match("k", b"3", etag)
+
+
+@pytest.mark.parametrize(
+    ("weakens", "suspended", "why"),
+    [(False, False, "run l0gc doctor"), (True, False, "it is weak"), (False, True, "versioning is suspended")],
+)
+def test_a_store_that_never_replaces_the_current_version_is_named(*, weakens: bool, suspended: bool, why: str) -> None:
+    with store_with(lambda r: 412 if "HTTP_IF_MATCH" in r else None, weakens=weakens) as store:
+        if suspended:
+            versioned(store, "Suspended")
+        store.put("k", b"1")
+        for attempt in (lambda: store.put_if_match("k", b"2", store.head("k").etag), lambda: probe(store, Runtime())):
+            with pytest.raises(StoreUnfitError, match=why):
+                attempt()
 
 
 def test_the_table_of_requests_has_every_operation_that_is_sent() -> None:

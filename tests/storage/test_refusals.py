@@ -106,6 +106,13 @@ def test_an_answer_has_one_cause(answer: Answer, key: str, error: type[L0gcError
     assert str(found).startswith(begins)
 
 
+def test_a_conditional_write_that_may_be_sent_again_is_ambiguous() -> None:
+    for row in [r for r in ROWS if r.again]:
+        for status, code in [*((400, c) for c in row.codes), *((s, "") for s in row.statuses)]:
+            error = refusal(Answer("PutObject", status, code, conditional=True), CONFIG, "k")
+            assert type(error) is AmbiguousWriteError, (status, code)
+
+
 def test_every_row_is_tried() -> None:
     assert [r for r in ROWS if r not in [row_of(answer, key) for answer, key, _, _ in ANSWERS]] == []
 

@@ -19,7 +19,10 @@ Quirk = Callable[[Environ], int | None]
 _CODES: Final = {
     400: "MissingContentMD5",
     403: "AccessDenied",
+    408: "RequestTimeout",
     409: "ConditionalRequestConflict",
+    412: "PreconditionFailed",
+    429: "TooManyRequests",
     501: "NotImplemented",
 }
 
@@ -71,18 +74,27 @@ class _Handler(WSGIRequestHandler):
 
 
 @contextmanager
-def quirky_s3(quirk: Quirk) -> Iterator[str]:
+def quirky_s3(quirk: Quirk, *, weakens: bool = False) -> Iterator[str]:
     """A server inside this process; gives its address. It serves one request at a time, since moto compares an ETag and
     writes without a lock, so that two conditional requests at once may both succeed.
+
+    Args:
+        weakens: it marks ETags as weak, as a proxy does.
     """
     moto = DomainDispatcherApplication(create_backend_app)
     turn = threading.Lock()
 
     def app(environ: Environ, start_response: Any) -> Iterable[bytes]:
+        def weaken(status: str, headers: list[tuple[str, str]], *rest: Any) -> Any:
+            mark = {"etag": "W/"} if weakens else {}
+            return start_response(
+                status, [(name, mark.get(name.lower(), "") + value) for name, value in headers], *rest
+            )
+
         status = quirk(environ)
         if status is None:
             with turn:
-                return moto(environ, start_response)  # type: ignore[no-any-return]
+                return moto(environ, weaken)  # type: ignore[no-any-return]
         environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
         body = f"<Error><Code>{_CODES.get(status, status)}</Code><Message>-</Message></Error>".encode()
         start_response(f"{status} -", [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
