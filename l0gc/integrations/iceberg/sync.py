@@ -334,12 +334,16 @@ def _end_pins(cluster: Handles, pins: Iterable[Pin]) -> None:
 
 
 def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, Place]]:
-    """Return the L1 rows of a topic, with its holes, by partition and offset, and where each journal ended then."""
+    """Return the L1 rows of a topic, with its holes, by partition and offset, and where each journal ended then.
+
+    A table cannot name shared objects. So rows above those of a shared object wait until a merge has drained it: a table
+    never lacks records between others.
+    """
     found, ends = [NO_L1_ROWS], dict[int, Place]()
     for run in topic.runs():
         handle = cluster.journal(run.journal)
         handle.catch_up()
         with handle.replica.lock:
             known, ends[run.journal] = topic_copy(handle, topic), handle.replica.end
-        found.append(known.l1)
+        found.append(known.l1_before_shared())
     return in_order(np.concatenate(found)), ends

@@ -19,6 +19,7 @@ from l0gc.streamlog.journal.row_list import L1Sums, RowList
 from l0gc.streamlog.journal.rows import (
     BLOCK,
     EXTENT,
+    MAX_OFFSET,
     NUMBER,
     Rows,
     distinct,
@@ -267,6 +268,14 @@ class TopicState:
     def l1(self) -> Rows:
         """Return the L1 objects of all partitions, as rows of `L1_ROW` by partition and offset."""
         return self.l1_list.rows
+
+    def l1_before_shared(self) -> Rows:
+        """Return the L1 objects of all partitions, without those above a partition's first row of a shared object."""
+        rows, first = self.l1, np.full(1 + int(self.partitions.max(initial=0)), MAX_OFFSET, np.int64)
+        for o in self.shared:
+            np.minimum.at(first, o.partitions, o.rows["base"][o.is_named])
+        found: Rows = rows[rows["base"] < first[rows["partition"]]]
+        return found
 
     def l1_of(self, partition: int, start: int = 0) -> Rows:
         """Return the L1 objects of a partition with records from `start` on, as rows of `L1_ROW` in order of offset."""

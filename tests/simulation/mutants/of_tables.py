@@ -133,6 +133,17 @@ def followed_by_the_last() -> AbstractContextManager[Any]:
     return mock.patch.object(plan, "min", max, create=True)
 
 
+@instead(
+    37,
+    "l0gc/streamlog/journal/topic.py::TopicState.l1_before_shared",
+    "a table lacks the records of shared objects between others",
+    "tests/integrations/iceberg/test_shared.py::test_a_table_names_nothing_above_rows_of_shared_objects",
+    simulated=False,
+)
+def shared_rows_passed(topic: Any) -> Any:
+    return topic.l1
+
+
 @mutant(
     40,
     "l0gc/integrations/iceberg/plan.py::check_owner",

@@ -12,16 +12,16 @@ import pytest
 
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.state import Topic, TopicTable
+from l0gc.streamlog.controller.state import TopicTable
 from l0gc.streamlog.level_one import plan, share
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.drain import drain_topic
 from l0gc.streamlog.level_one.merge import merge_due, plan_merge, run_merge
 from l0gc.streamlog.level_one.share import LEAST_PARTITIONS, SMALL_BYTES, which_share
-from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import describe_topic
 from tests.support.memory_store import memory_cluster, store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
+from tests.support.sharing import a_day_passes, drain, loaded, values
 
 SMALL, LARGE = SMALL_BYTES - 1, SMALL_BYTES
 
@@ -68,27 +68,6 @@ def test_of_several_writers_each_gets_consecutive_partitions_if_they_are_small(
     assert values(cluster) == {p: [b"%d" % p] for p in range(1000)}
 
 
-def values(cluster: Handles) -> dict[int, list[bytes]]:
-    topic = cluster.controller.snapshot().topic("events")
-    found: dict[int, list[bytes]] = {p: [] for p in range(topic.partitions)}
-    for r in read_topic(cluster, topic):
-        assert r.offset == len(found[r.partition])
-        found[r.partition].append(r.value)
-    return found
-
-
-def loaded(rounds: int, partitions: int = 100) -> tuple[Handles, Topic, dict[int, list[bytes]]]:
-    """A topic whose partitions share an object of each round, two records each."""
-    cluster, wanted = topic_in_memory(partitions), dict[int, list[bytes]]()
-    for n in range(rounds):
-        batch = {p: [b"%d-%d-%d" % (p, n, i) for i in range(2)] for p in range(partitions)}
-        put(cluster, "events", batch)
-        assert reconcile(cluster).l1_objects == 1
-        for p, some in batch.items():
-            wanted.setdefault(p, []).extend(some)
-    return cluster, cluster.controller.snapshot().topic("events"), wanted
-
-
 def test_a_round_writes_one_object_for_many_partitions_and_reads_it_once() -> None:
     cluster, _, wanted = loaded(2)
     store = store_of(cluster)
@@ -121,8 +100,7 @@ def test_shared_objects_are_drained_once_a_partition_has_32_rows() -> None:
 def test_shared_objects_are_drained_once_the_oldest_is_a_day_old() -> None:
     cluster, _, wanted = loaded(1)
     assert not merge_due(cluster)
-    store_of(cluster).clock.ms += 86_400_000
-    cluster.controller.advance()
+    a_day_passes(cluster)
     assert merge_due(cluster)
     assert run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster)).drained == 200
     assert values(cluster) == wanted
@@ -143,9 +121,7 @@ def test_a_partition_that_grows_gets_an_object_of_its_own_above_its_shared_rows(
     assert known.l1["partition"].tolist() == [7, 7]
     before = [bytes(name) for name in known.l1["name"]]
     assert values(cluster) == wanted
-    store_of(cluster).clock.ms += 86_400_000
-    cluster.controller.advance()
-    run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster))
+    drain(cluster)
     rows = cluster.journal(0).catch_up().topic(topic.revision).l1_of(7)
     assert rows["base"].tolist() == [0, 2, 1002]
     assert [bytes(name) for name in rows["name"][1:]] == before  # it is not rewritten
@@ -154,11 +130,9 @@ def test_a_partition_that_grows_gets_an_object_of_its_own_above_its_shared_rows(
 
 def test_a_drain_whose_object_would_hold_other_records_uploads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster, _, wanted = loaded(1)
-    store_of(cluster).clock.ms += 86_400_000
-    cluster.controller.advance()
     before = set(store_of(cluster).objects)
     monkeypatch.setattr("l0gc.streamlog.level_one.hashes.Hashes.digest", lambda self: {"it": random.randbytes(8)})
-    done = run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster))
+    done = drain(cluster)
     assert done.drained == 0
     assert "would not hold the records written to it" in str(done.errors)
     assert {k for k in store_of(cluster).objects if k.startswith("level_one/")} <= before
@@ -170,9 +144,7 @@ def test_a_damaged_block_is_named_and_the_other_partitions_are_drained() -> None
     (first, _) = (k for k in sorted(store_of(cluster).objects) if k.startswith("level_one/"))
     o = store_of(cluster).objects[first]
     o.body = bytes([o.body[0] ^ 1]) + o.body[1:]
-    store_of(cluster).clock.ms += 86_400_000
-    cluster.controller.advance()
-    done = run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster))
+    done = drain(cluster)
     assert done.drained > 0
     assert first in str(done.errors)
     known = cluster.journal(0).catch_up().topic(topic.revision)
@@ -215,8 +187,7 @@ def test_what_executors_write_and_drain_is_the_same(monkeypatch: pytest.MonkeyPa
     assert 1 < result.l1_objects <= 3
     wanted = {p: [*some, *batch[p]] for p, some in wanted.items()}
     assert values(cluster) == wanted
-    store_of(cluster).clock.ms += 86_400_000
-    cluster.controller.advance()
+    a_day_passes(cluster)
     assert run_merge(cluster, plan_merge(cluster), Tasks(cluster, slots=3)).drained == 1800
     assert cluster.journal(0).catch_up().topic(topic.revision).shared == ()
     assert values(cluster) == wanted
