@@ -599,7 +599,7 @@ def test_a_users_script_is_checked_against_the_types(tmp_path: Path) -> None:
     assert [int(line.rpartition("bad.py:")[2].partition(":")[0]) for line in wrong] == [3, 5, 6, 7, 8], ended.stdout
 
 
-def test_an_iterator_is_refused_after_its_with_block_in_the_middle_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_read_iterator_is_refused_after_its_with_block(monkeypatch: pytest.MonkeyPatch) -> None:
     handles = topic_in_memory(1, 1)
     put(handles, "events", {0: [b"a", b"b", b"c"]})
     with over(handles, monkeypatch) as cluster:

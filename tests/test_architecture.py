@@ -229,6 +229,11 @@ PURE = [
 """Modules that decide: they touch no clock, no chance, no thread and no store."""
 
 
+TESTS = Path(__file__).parent
+LONGEST_NAME = 12
+"""The words of a test's name, behind `test`. A longer one does not state one rule."""
+
+
 def _modules() -> list[Path]:
     return sorted(PACKAGE.rglob("*.py"))
 
@@ -506,6 +511,16 @@ def test_a_public_function_name_has_one_meaning() -> None:
 def _is_command(function: ast.FunctionDef) -> bool:
     names = (ast.unparse(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list)
     return any(name.endswith((".command", ".group", "cli_command")) for name in names)
+
+
+def test_a_tests_name_has_at_most_twelve_words() -> None:
+    long = [
+        f"{path.relative_to(TESTS)}: {node.name}"
+        for path in TESTS.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and node.name.count("_") > LONGEST_NAME
+    ]
+    assert long == []
 
 
 def test_only_the_command_line_prints() -> None:

@@ -297,7 +297,7 @@ def test_what_computing_m_raises_unexpectedly_keeps_everything_from_being_delete
 
 
 @pytest.mark.parametrize("refused", ["l0gc/attempts/", "l0gc/gc/"])
-def test_records_of_past_runs_that_the_store_refuses_keep_no_step_from_running(
+def test_unreadable_records_of_past_runs_keep_no_step_from_running(
     refused: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handles = loaded()
@@ -307,7 +307,7 @@ def test_records_of_past_runs_that_the_store_refuses_keep_no_step_from_running(
     assert (done.errors, done.sweep and done.sweep.deleted) == ([], 1)
 
 
-def test_nothing_is_swept_by_an_external_log_if_it_is_unknown_how_the_last_computation_ended(
+def test_an_external_log_is_not_swept_after_an_unknown_computation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Only the computation notices that the other system's log was set back (hazard 10)."""
@@ -343,7 +343,7 @@ def test_the_slower_of_two_runs_sweeps_by_what_the_faster_one_published(monkeypa
     assert done.sweep.watermark == done.compute_watermark.previous_watermark > done.compute_watermark.watermark
 
 
-def test_a_quiet_gc_notices_that_what_was_published_is_lost_until_a_person_computes_m(
+def test_a_quiet_gc_reports_a_lost_watermark_until_m_is_computed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handles = loaded()
@@ -412,7 +412,7 @@ def test_a_quiet_run_reads_each_journal_once(partitions: int, used: int, monkeyp
     assert found.gets == 17 + len(STEPS) + journals + entries + 4 * used
 
 
-def test_a_quiet_run_reads_no_l1_rows_until_some_are_added_or_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quiet_run_reads_l1_rows_only_after_a_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("l0gc.storage.log.READ_AT_ONCE", 64)  # each checkpoint counts as a large one
     handles = loaded()
     with over(handles, monkeypatch) as cluster:

@@ -268,7 +268,7 @@ def bomb(size: int) -> tuple[MemoryStore, WantedFile]:
     return store, WantedFile(key, replace(file, bytes=len(body)), 0, 1)
 
 
-def test_an_l1_object_that_unpacks_to_more_than_any_writer_puts_there_is_refused() -> None:
+def test_an_l1_object_that_unpacks_beyond_the_limit_is_refused() -> None:
     with scaled(MAX_GROUP_BYTES=10_000):
         store, wanted = bomb(9_000)
         open_l1(store, wanted)
@@ -368,7 +368,7 @@ def test_no_key_below_the_prefix_is_longer_than_its_share(kind: str) -> None:
     assert LONGEST_KEY_BYTES + MAX_PREFIX_BYTES <= MAX_KEY_BYTES
 
 
-def test_a_prefix_that_leaves_no_room_for_keys_is_refused_with_the_number() -> None:
+def test_a_prefix_too_long_for_keys_is_refused_with_the_number() -> None:
     fits = "p" * (MAX_PREFIX_BYTES - 1)
     assert len(StoreConfig.from_url(f"s3://bucket/{fits}").prefix) == MAX_PREFIX_BYTES
     for prefix in (f"{fits}p", "ä" * (MAX_PREFIX_BYTES // 2)):
@@ -376,7 +376,7 @@ def test_a_prefix_that_leaves_no_room_for_keys_is_refused_with_the_number() -> N
             StoreConfig.from_url(f"s3://bucket/{prefix}")
 
 
-def test_a_key_template_that_makes_too_long_keys_is_refused_with_the_number() -> None:
+def test_a_key_template_that_makes_long_keys_is_refused() -> None:
     check_cluster_settings("c", 10, DEFAULT_TEMPLATE, 1)
     wide = "x" * 330 + "/{shard:03}/{epoch:018}/{uuid}"
     check_cluster_settings("c", 10, wide, 1)

@@ -366,7 +366,7 @@ def test_merge_and_reconcile_rules_default_to_their_options() -> None:
 
 
 @pytest.mark.parametrize("name", ["from_time_ms", "before_time_ms"])
-def test_a_time_before_1990_is_refused_as_a_number_and_taken_as_a_moment(name: str) -> None:
+def test_a_time_before_1990_has_to_be_given_as_text(name: str) -> None:
     for number in (1, 1_767_225_600):
         with pytest.raises(UsageError, match=f"{name} cannot be {number}: .* are 1970-.* probably in another unit"):
             Read.of({name: number})

@@ -73,7 +73,7 @@ def test_a_note_has_what_was_said_last_however_long_ago() -> None:
     assert notes == [("verifying", "progress", {}), said, said]
 
 
-def test_without_a_terminal_there_is_a_note_each_ten_seconds_of_what_goes_on_deeper_down() -> None:
+def test_without_a_terminal_inner_progress_is_logged_every_ten_seconds() -> None:
     notes: list[str] = []
     waited: list[float] = []
     ready, waited_twice = threading.Event(), threading.Event()

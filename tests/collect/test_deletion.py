@@ -162,7 +162,7 @@ def test_what_went_before_a_refusal_is_reported_as_deleted() -> None:
     assert [o.key for o in outcome.left] == ["k2"]
 
 
-def test_what_a_request_took_before_an_error_without_an_answer_is_not_left() -> None:
+def test_objects_of_an_unanswered_request_are_not_reported_as_left() -> None:
     store = MemoryStore(fault=failing(SafetyError("unforeseen"), "delete", when="after"))
     outcome = run(store)
     assert isinstance(outcome.error, SafetyError)

@@ -92,7 +92,7 @@ def test_a_partial_run_is_recorded_as_partial() -> None:
     assert (found.exit_code, found.part) == (1, False)  # what failed for the whole is not forgotten
 
 
-def test_a_run_for_a_part_replaces_no_record_that_the_store_refuses_to_show() -> None:
+def test_a_partial_run_does_not_replace_an_unreadable_record() -> None:
     cluster = memory_cluster()
     store = known(cluster)
     run(cluster)

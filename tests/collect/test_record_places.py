@@ -52,9 +52,7 @@ def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> No
         show_run(cluster, result.run_id)
 
 
-def test_a_file_of_a_record_is_on_disk_under_its_name_when_the_write_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_record_file_is_on_disk_when_the_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A power failure loses what is in no `fsync`: the content, the name, or a new folder's name in the one above."""
     synced = dict[Path, set[str] | bytes]()
 

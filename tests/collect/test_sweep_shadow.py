@@ -98,7 +98,7 @@ def test_the_next_shadow_run_records_only_what_is_new() -> None:
     assert recorded(cluster, first, third) == sorted(expected_garbage(cluster, 5))
 
 
-def test_an_object_dated_just_before_a_shadow_run_is_recorded_by_the_next() -> None:
+def test_an_object_changed_just_before_a_shadow_run_is_recorded_next_time() -> None:
     """The clocks of the store and of the run differ by up to 3 s, so the first one may have missed it."""
     cluster = a_quiet_cluster()
     store = store_of(cluster)

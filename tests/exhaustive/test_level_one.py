@@ -165,7 +165,7 @@ def test_a_repeated_commit_that_deletes_lost_objects_is_caught() -> None:
 
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
-def test_a_dropped_shared_object_that_goes_before_the_fence_has_passed_it_is_missed() -> None:
+def test_a_dropped_shared_object_purged_before_the_fence_is_missed() -> None:
     with of_l1.shared_purged_above_fence.off():
         found = searched(L1_WHOLE["shared-dropped-and-vacuumed"])
     assert "which is not there" in found.wrong, summary(found)

@@ -305,7 +305,7 @@ def test_what_the_store_refuses_is_named_and_all_else_is_shown(kind: str, key: s
     assert ("sweeps: not paused" in text) != ("paused" in key)
 
 
-def test_a_published_m_that_the_store_refuses_is_a_cause_and_all_else_is_shown() -> None:
+def test_an_unreadable_published_m_is_a_cause_and_hides_nothing_else() -> None:
     cluster = topic_in_memory()
     put(cluster, {0: 1})
     store_of(cluster).fault = failing(AccessDeniedError("403"), "get", PUBLISHED_WATERMARK)

@@ -154,7 +154,7 @@ def test_a_bridge_without_positions_resumes_at_its_committed_kafka_offsets(
     assert in_l0gc(url) == expected(200)
 
 
-def test_a_position_in_kafka_of_a_journal_that_was_set_back_is_not_followed(
+def test_a_kafka_position_of_a_journal_set_back_is_not_followed(
     kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The journal has forgotten the producer, and has grown past the place of the last commit."""

@@ -75,7 +75,7 @@ def world() -> Iterator[World]:
         yield world
 
 
-def test_m_may_be_published_again_while_a_journal_that_went_back_is_unread(world: World) -> None:
+def test_m_may_be_published_while_a_journal_set_back_is_unread(world: World) -> None:
     before, m = world.store.objects[PUBLISHED_WATERMARK].etag, world.watch.watermark
     world.losses = Losses(withheld={key for key in world.store.objects if key.startswith(journal_log(0))})
     world.spawn("watermark", watermark_job(world, 1))
@@ -96,7 +96,7 @@ def test_nothing_may_go_while_published_json_is_lost(world: World) -> None:
         world.store.delete([second])
 
 
-def test_published_json_is_lost_where_the_copy_that_is_put_back_has_none(world: World) -> None:
+def test_a_restored_copy_without_published_json_loses_it(world: World) -> None:
     newest = Copy.of(world, Work())
     before = replace(newest, objects={k: body for k, body in newest.objects.items() if k != PUBLISHED_WATERMARK})
     for copy, drawn in ((newest, {"", OLDER, REMOVED, LOST}), (before, {"", REMOVED, LOST})):

@@ -295,7 +295,7 @@ def test_a_refusal_by_name_is_not_sent_again(
     script.clear()
 
 
-def test_a_code_that_is_added_to_a_row_is_sent_again_by_both_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_clients_retry_a_code_added_to_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     from dataclasses import replace
 
     rows = tuple(replace(r, codes=[*r.codes, "TooBusy"]) if "SlowDown" in r.codes else r for r in ROWS)

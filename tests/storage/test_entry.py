@@ -164,7 +164,7 @@ def test_each_changed_bit_of_a_checkpoint_is_found() -> None:
                 decode_checkpoint(KEY, bytes(changed))
 
 
-def test_no_part_of_a_checkpoint_passes_for_the_other_or_for_that_of_another_key() -> None:
+def test_a_checkpoints_parts_cannot_be_exchanged() -> None:
     end = head_length(WHOLE)
     head, rest = WHOLE[20:end], WHOLE[end:]
     for parts in ((rest, head), (head, head), (rest, rest)):

@@ -428,7 +428,7 @@ def test_after_an_undelete_the_run_that_deleted_an_object_last_is_named(any_stor
     assert (left.run_id, left.status) == (first.run_id, "restored")
 
 
-def test_a_deletion_that_no_run_made_is_not_called_one_of_a_run(moto_store: S3Store) -> None:
+def test_a_foreign_deletion_is_not_attributed_to_a_run(moto_store: S3Store) -> None:
     """Somebody deletes what an undelete has brought back."""
     cluster, _ = swept_and_taken_back(moto_store)
     key = min(garbage_of(there(moto_store)))
@@ -437,7 +437,7 @@ def test_a_deletion_that_no_run_made_is_not_called_one_of_a_run(moto_store: S3St
     assert who_deleted(cluster, key) == "no recorded run deleted it"
 
 
-def test_what_was_removed_for_good_after_an_undelete_is_found_in_the_later_run(moto_store: S3Store) -> None:
+def test_an_object_purged_after_an_undelete_is_found_in_the_later_run(moto_store: S3Store) -> None:
     cluster, first = swept_and_taken_back(moto_store)
     key = min(garbage_of(there(moto_store)))
     last = SweepRun(cluster, Sweep(purge_versions=True), run_id="20990101T000000Z-0123abcd").run(1)

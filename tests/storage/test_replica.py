@@ -129,7 +129,7 @@ def test_a_decision_uses_the_state_where_it_lands(store: MemoryStore) -> None:
     assert seen == [(["a0"], 1), (["a0", "b1"], 2)]
 
 
-def test_a_decision_that_reads_the_log_is_made_again_on_what_it_read(store: MemoryStore) -> None:
+def test_a_decision_that_reads_the_log_is_repeated_on_that_state(store: MemoryStore) -> None:
     a, b = a_replica(store), a_replica(store, seed=1)
     propose(a, "a0")
     seen: list[tuple[list[str], int]] = []
@@ -244,9 +244,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
 
 
 @pytest.mark.parametrize("offset", [0, 3])
-def test_a_noted_place_is_held_though_a_stale_writer_created_its_truncated_offset_again(
-    store: MemoryStore, offset: int
-) -> None:
+def test_a_noted_place_holds_after_a_stale_writer_recreates_its_offset(store: MemoryStore, offset: int) -> None:
     """Seed 902031 of the simulation took that for a log that was set back."""
     writer, noted = filled_past(store, offset)
     truncate_all(writer)

@@ -165,7 +165,7 @@ def test_nothing_is_deleted_if_the_answer_is_no() -> None:
 
 
 @pytest.mark.parametrize("after", range(8))
-def test_no_more_is_deleted_than_was_confirmed_whenever_the_store_refuses_a_journal(after: int) -> None:
+def test_an_unreadable_journal_deletes_no_more_than_was_confirmed(after: int) -> None:
     cluster = topic_in_memory(2, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b"]})
     store_of(cluster).fault = failing(AccessDeniedError("403"), "get", journal_log(1), after=after, times=1)

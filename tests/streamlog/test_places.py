@@ -72,7 +72,7 @@ def test_a_journal_that_grew_past_its_noted_end_can_be_accepted(place: Place) ->
     assert place.upload("after") == 20
 
 
-def test_a_pin_of_a_journal_that_was_set_back_and_accepted_reads_no_other_history(place: Place) -> None:
+def test_a_pin_of_an_accepted_set_back_journal_reads_only_its_history(place: Place) -> None:
     copy = place.objects()
     place.upload("pinned")
     pin = create_pin(place.process(), "backup", HOUR_MS)

@@ -231,7 +231,7 @@ def test_the_slower_of_two_runs_publishes_nothing_and_is_not_refused() -> None:
     assert stored.watermark == 6
 
 
-def test_an_m_below_the_one_that_was_published_when_the_run_began_is_refused() -> None:
+def test_an_m_below_the_one_published_at_the_start_is_refused() -> None:
     """Hazards 15 and 38: no faster run explains it, so something has gone back."""
     cluster = a_cluster(9)
     run_pipeline(cluster, Source(cluster, [unit(6)]))

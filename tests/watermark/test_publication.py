@@ -448,7 +448,7 @@ def test_nothing_is_deleted_or_published_while_what_was_published_is_lost(what: 
     assert {key for key in store_of(cluster).objects if not key.startswith(CONTROLLER_LOG)} == before
 
 
-def test_a_lost_watermark_that_is_accepted_is_computed_by_all_that_its_copy_has() -> None:
+def test_an_accepted_lost_watermark_is_computed_from_its_whole_copy() -> None:
     cluster, held = a_loss()
     scan_and_publish(cluster, accept_lost=True)
     now, _ = read_published(cluster.store, held.cluster_id)
@@ -457,7 +457,7 @@ def test_a_lost_watermark_that_is_accepted_is_computed_by_all_that_its_copy_has(
     assert SweepRun(cluster).run().deleted == 1
 
 
-def test_a_journal_that_was_set_back_is_refused_by_the_copy_of_a_lost_watermark() -> None:
+def test_a_lost_watermarks_copy_refuses_a_journal_set_back() -> None:
     cluster = topic_in_memory()
     put_records(cluster, "events", {0: [b"a"]})
     copy = copy_of(store_of(cluster), journal_log(0))

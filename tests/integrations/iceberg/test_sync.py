@@ -397,7 +397,7 @@ def test_two_clusters_do_not_share_a_table_of_one_name(cluster: Handles) -> None
     assert other.controller.snapshot().tables == {}
 
 
-def test_a_table_of_a_journal_that_was_set_back_and_has_grown_is_refused(cluster: Handles) -> None:
+def test_a_table_of_a_regrown_journal_is_refused(cluster: Handles) -> None:
     """Also where nothing that is published shows it."""
     before = copy_of(store_of(cluster), JOURNALS)
     lift(cluster)

@@ -138,7 +138,7 @@ def no_grace(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: in
     26,
     "l0gc/streamlog/journal/topic.py::TopicState.l1_list",
     "a state that was read without L1 rows counts as one that has none",
-    "tests/streamlog/journal/test_head.py::test_a_head_has_the_offsets_and_sums_of_the_whole_state_and_no_row",
+    "tests/streamlog/journal/test_head.py::test_a_head_has_the_states_offsets_and_sums_without_rows",
     simulated=False,
 )
 def lacking_is_empty() -> AbstractContextManager[Any]:
@@ -177,7 +177,7 @@ def dropped_shared_named(topic: TopicState, o: SharedObject, dropped: Rows) -> b
     26,
     "l0gc/streamlog/journal/state.py::JournalState.may_be_named",
     "a dropped shared object goes although a repeated commit may name it",
-    f"{_SHARED}::test_a_dropped_shared_object_is_not_ripe_before_the_fence_has_passed_its_stamp",
+    f"{_SHARED}::test_a_dropped_shared_object_waits_until_the_fence_passes_its_stamp",
     simulated=False,
 )
 def shared_purged_above_fence(self: JournalState) -> NDArray[np.bool_]:

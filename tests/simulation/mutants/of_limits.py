@@ -42,7 +42,7 @@ def records_of_any_size(sizes: Any) -> None:
     39,
     "l0gc/streamlog/level_one/parquet.py::_check_group",
     "a footer is believed, whatever its row groups unpack to",
-    f"{_LIMITS}::test_an_l1_object_that_unpacks_to_more_than_any_writer_puts_there_is_refused",
+    f"{_LIMITS}::test_an_l1_object_that_unpacks_beyond_the_limit_is_refused",
     simulated=False,
 )
 def groups_of_any_size(metadata: Any, number: int, key: str) -> None:
@@ -72,7 +72,7 @@ def remains_of_any_size() -> AbstractContextManager[Any]:
     39,
     "l0gc/storage/config.py::StoreConfig.from_url",
     "a prefix may be as long as the store accepts",
-    f"{_LIMITS}::test_a_prefix_that_leaves_no_room_for_keys_is_refused_with_the_number",
+    f"{_LIMITS}::test_a_prefix_too_long_for_keys_is_refused_with_the_number",
     simulated=False,
 )
 def any_prefix() -> AbstractContextManager[Any]:
@@ -83,8 +83,7 @@ def any_prefix() -> AbstractContextManager[Any]:
     34,
     "l0gc/streamlog/level_one/parquet.py::_check_statistics",
     "pages are read as those of their footer, whatever object they are from",
-    "tests/streamlog/level_one/test_rewrite.py::"
-    "test_pages_of_another_object_are_not_taken_for_those_that_a_footer_names",
+    "tests/streamlog/level_one/test_rewrite.py::test_pages_of_another_object_do_not_match_a_footer",
     simulated=False,
 )
 def pages_of_any_object(chunk: Any, table: Any) -> None:

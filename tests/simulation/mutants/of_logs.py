@@ -43,7 +43,7 @@ _propose = Replica.propose
     "l0gc/storage/replica.py::Replica.propose",
     "after a conflict, or a reading of its own, the old decision is appended",
     f"{_REPLICA}::test_a_decision_uses_the_state_where_it_lands",
-    f"{_REPLICA}::test_a_decision_that_reads_the_log_is_made_again_on_what_it_read",
+    f"{_REPLICA}::test_a_decision_that_reads_the_log_is_repeated_on_that_state",
 )
 def decided_once(self: Replica[Any], decide: Callable[[Any, int], object | None], *, whole: bool = True) -> int | None:
     first: list[object | None] = []

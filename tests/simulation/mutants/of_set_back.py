@@ -65,8 +65,8 @@ def ends_not_compared(published: PublishedWatermark | None, unit: UnitSummary, *
     "a place in a log is its offset alone",
     f"{_TEST_PLACES}::test_a_journal_that_grew_past_its_noted_end_is_refused_by_name",
     f"{_TEST_PLACES}::test_a_controller_log_that_grew_past_what_is_published_is_refused",
-    f"{_TEST_PLACES}::test_a_pin_of_a_journal_that_was_set_back_and_accepted_reads_no_other_history",
-    "tests/integrations/iceberg/test_sync.py::test_a_table_of_a_journal_that_was_set_back_and_has_grown_is_refused",
+    f"{_TEST_PLACES}::test_a_pin_of_an_accepted_set_back_journal_reads_only_its_history",
+    "tests/integrations/iceberg/test_sync.py::test_a_table_of_a_regrown_journal_is_refused",
     simulated=False,
 )
 def place_is_offset(self: Replica[Any], place: Place) -> bool:
@@ -77,7 +77,7 @@ def place_is_offset(self: Replica[Any], place: Place) -> bool:
     7,
     "l0gc/storage/log.py::SharedLog.is_re_created",
     "a truncated offset that a stale writer has created again shows that the log was set back",
-    f"{_TEST_REPLICA}::test_a_noted_place_is_held_though_a_stale_writer_created_its_truncated_offset_again",
+    f"{_TEST_REPLICA}::test_a_noted_place_holds_after_a_stale_writer_recreates_its_offset",
     simulated=False,
 )
 def phantom_is_another_log(self: SharedLog, offset: int) -> bool:
@@ -112,7 +112,7 @@ def gap_believed(self: SharedLog, offset: int) -> bool:
     43,
     "l0gc/watermark/publication.py::reserve_numbers",
     "a value schema's number and field ids are counted by the controller log alone",
-    "tests/streamlog/controller/test_value_schema.py::test_no_number_and_no_field_id_is_given_twice_after_a_restored_controller_log",
+    "tests/streamlog/controller/test_value_schema.py::test_a_restored_controller_log_gives_no_field_id_twice",
     "tests/integrations/iceberg/test_typed.py::test_a_restored_controller_log_swaps_no_columns_of_a_table",
     simulated=False,
 )
@@ -136,7 +136,7 @@ def needs_not_compared(published: PublishedWatermark | None, unit: UnitSummary, 
     "l0gc/watermark/publication.py::refuse_if_lost",
     "a lost `published.json` is replaced by whoever publishes next",
     f"{_TEST_PUBLICATION}::test_nothing_is_deleted_or_published_while_what_was_published_is_lost",
-    "tests/test_gc.py::test_a_quiet_gc_notices_that_what_was_published_is_lost_until_a_person_computes_m",
+    "tests/test_gc.py::test_a_quiet_gc_reports_a_lost_watermark_until_m_is_computed",
     simulated=False,
 )
 def loss_unnoticed() -> AbstractContextManager[Any]:

@@ -332,7 +332,7 @@ def test_two_that_alter_a_schema_at_once_both_get_theirs(reading: int) -> None:
 # -- a controller log that was restored ------------------------------------------------------------------------------------
 
 
-def test_no_number_and_no_field_id_is_given_twice_after_a_restored_controller_log() -> None:
+def test_a_restored_controller_log_gives_no_field_id_twice() -> None:
     cluster = memory_cluster()
     create_topic(cluster, "t", 1, columns=columns_of({"fields": [{"name": "a", "type": "int"}]}))
     copy = copy_of(store_of(cluster), CONTROLLER_LOG)

@@ -212,14 +212,14 @@ def test_padding_and_skippable_frames_are_passed_over(tmp_path: Path, body: byte
 
 
 @pytest.mark.parametrize("end", [b"x", b"\x1f\x8b", gzip.compress(LINES)[:-1]], ids=["text", "head", "cut"])
-def test_what_follows_a_member_of_gzip_and_is_not_a_whole_one_is_refused(tmp_path: Path, end: bytes) -> None:
+def test_an_incomplete_gzip_member_behind_another_is_refused(tmp_path: Path, end: bytes) -> None:
     with ExitStack() as stack:
         found = opened(write(tmp_path / "in", gzip.compress(LINES) + end), stack)
         with pytest.raises(UsageError, match="is gzip, and damaged or cut short"):
             list(found.blocks())
 
 
-def test_a_zstd_window_above_arrows_limit_is_refused_with_the_command_that_unpacks_it(tmp_path: Path) -> None:
+def test_too_large_a_zstd_window_is_refused_with_the_unpacking_command(tmp_path: Path) -> None:
     window = [(exponent << 3).to_bytes(1, "little") for exponent in (17, 21)]  # 128 MiB and 2 GiB, as of --long=31
     lines = b"one\ntwo\n"
     block = (len(lines) << 3 | 1).to_bytes(3, "little") + lines

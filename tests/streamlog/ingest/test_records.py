@@ -237,7 +237,7 @@ def test_a_file_of_another_kind_is_refused_before_anything_is_sent(
         assert [*cluster.read("events")] == []
 
 
-def test_a_named_unit_holds_for_whole_numbers_of_a_table_and_lifts_the_bound_of_objects(
+def test_a_named_unit_applies_to_integers_and_lifts_the_objects_bound(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     handles = memory_cluster()

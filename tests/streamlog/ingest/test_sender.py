@@ -108,7 +108,7 @@ def test_a_run_that_another_one_followed_is_refused() -> None:
     assert content(cluster) == expected(3)
 
 
-def test_a_run_ends_once_it_learns_of_another_one_that_has_landed_nothing_yet() -> None:
+def test_a_run_ends_when_another_one_has_begun() -> None:
     cluster = topic_in_memory(PARTITIONS, 2)
     with open_sender(cluster, "events", "bridge") as old:
         old.send(*some(0, 1))
@@ -121,7 +121,7 @@ def test_a_run_ends_once_it_learns_of_another_one_that_has_landed_nothing_yet() 
     assert content(cluster) == expected(3)
 
 
-def test_of_two_runs_that_send_at_once_one_ends_with_the_way_out() -> None:
+def test_one_of_two_concurrent_runs_ends_with_the_way_out() -> None:
     cluster = topic_in_memory(PARTITIONS, 1)
     with open_sender(cluster, "events", "bridge") as old:
         old.send(*some(0, 1))

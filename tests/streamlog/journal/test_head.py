@@ -93,7 +93,7 @@ def reads(cluster: Handles, of: str = "get") -> Counter[str]:
     return found
 
 
-def test_a_head_has_the_offsets_and_sums_of_the_whole_state_and_no_row() -> None:
+def test_a_head_has_the_states_offsets_and_sums_without_rows() -> None:
     w = Lists()
     other = w.another()
     assert sums(other.head, w.topic) == sums(w.handle.state, w.topic)
@@ -107,7 +107,7 @@ def test_a_head_has_the_offsets_and_sums_of_the_whole_state_and_no_row() -> None
     assert not lacks(other)
 
 
-def test_a_head_follows_reconciles_and_merges_and_reads_the_rows_for_an_expiry() -> None:
+def test_a_head_follows_reconciles_and_merges_but_an_expiry_needs_rows() -> None:
     w = Lists()
     other = w.another()
     _ = other.head
@@ -165,7 +165,7 @@ def test_a_checkpoint_is_written_of_the_whole_state() -> None:
     assert kept.payload == MACHINE.encode(w.handle.state)
 
 
-def test_where_the_checkpoint_is_gone_that_a_head_was_read_from_the_log_is_replayed() -> None:
+def test_a_head_whose_checkpoint_is_gone_replays_the_log() -> None:
     w = Lists()
     other = w.another()
     _ = other.head
@@ -197,7 +197,7 @@ def test_a_small_checkpoint_is_read_whole_at_once(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_after_any_history_a_head_and_what_completes_it_are_as_a_whole_replay_has_them(seed: int) -> None:
+def test_after_any_history_a_completed_head_equals_a_full_replay(seed: int) -> None:
     chance, w = random.Random(seed), Lists()
     other = w.another(seed + 10)
     for n in range(25):

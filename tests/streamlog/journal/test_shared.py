@@ -114,7 +114,7 @@ def test_a_shared_object_has_the_places_of_its_records_in_blocks() -> None:
     assert left[["partition", "block", "row"]].tolist() == [(3, 0, 3), (7, 1, 0)]
 
 
-def test_a_shared_row_begins_behind_what_is_reconciled_and_ends_with_an_extent() -> None:
+def test_a_shared_row_begins_behind_the_lro_and_ends_with_an_extent() -> None:
     j = two_rounds()
     wrong = shared_object({0: (4, 4), 1: (3, 5), 2: (4, 5)}, name=3)
     found = refused(j.state, lifted(wrong))
@@ -225,7 +225,7 @@ def test_other_content_under_a_listed_name_is_refused() -> None:
 # -- rule 3: a dropped one waits for the fence -----------------------------------------------------------------------------
 
 
-def test_a_dropped_shared_object_is_not_ripe_before_the_fence_has_passed_its_stamp() -> None:
+def test_a_dropped_shared_object_waits_until_the_fence_passes_its_stamp() -> None:
     """Hazard 26: a repeated commit may name it until then."""
     j = two_rounds()
     j.apply(drained((0, 0, 3), (1, 0, 3), (2, 0, 3)))

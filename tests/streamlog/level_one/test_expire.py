@@ -244,7 +244,7 @@ def test_one_reply_that_is_weeks_ahead_deletes_nothing() -> None:
     assert [r.value for r in read_topic(cluster, cluster.controller.snapshot().topic("events"))] == [b"a"]
 
 
-def test_what_a_shorter_retention_deletes_of_a_journal_that_cannot_be_read_is_unknown() -> None:
+def test_an_unreadable_journal_makes_the_effect_of_a_shorter_retention_unknown() -> None:
     """The guard of `topic alter` asks then, too."""
     cluster = topic_in_memory(2, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b"]})
@@ -263,7 +263,7 @@ CHANGES: dict[str, Callable[[Handles, int], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_was_confirmed_for_a_topic_is_not_done_to_another_one_of_its_name(change: str) -> None:
+def test_a_confirmation_does_not_cover_a_topic_created_since(change: str) -> None:
     cluster = topic_in_memory()
     confirmed = cluster.controller.snapshot().topic("events").revision
     delete_topic(another_process(cluster), "events", confirmed)

@@ -226,7 +226,7 @@ def uploaded_hourly() -> tuple[Handles, list[int]]:
 
 
 @pytest.mark.parametrize("lifted", [False, True])
-def test_reading_from_a_time_names_the_hole_that_may_hold_its_first_record(lifted: bool) -> None:
+def test_reading_from_a_time_names_the_hole_before_its_first_record(lifted: bool) -> None:
     cluster, times = uploaded_hourly()
     if lifted:
         reconcile_run(cluster)

@@ -242,7 +242,7 @@ SIZES = st.lists(st.one_of(st.integers(1, 1200), st.integers(1, 130)), max_size=
 
 
 @given(st.lists(SIZES, min_size=1, max_size=4), st.integers(0, 3))
-def test_a_partition_is_looked_at_exactly_if_a_run_may_be_too_long(partitions: list[list[int]], window: int) -> None:
+def test_a_partition_is_examined_only_if_a_run_may_be_too_long(partitions: list[list[int]], window: int) -> None:
     rule = MergeRule(target_bytes=1000, window_ms=window)
     topic = Listed(*partitions).topic
     rows = topic.l1.copy()

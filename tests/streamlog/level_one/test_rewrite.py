@@ -53,7 +53,7 @@ def test_what_never_matches_is_not_merged_and_stays() -> None:
     assert content(cluster, partitions=1) == expected
 
 
-def test_pages_of_another_object_are_not_taken_for_those_that_a_footer_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_of_another_object_do_not_match_a_footer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their checksums are right, and their offsets, too: only the footer, which is sealed, has other times."""
     monkeypatch.setattr(parquet, "_LEAST_TAIL", 8)
     cluster = topic_in_memory(2)

@@ -106,7 +106,7 @@ def test_shared_objects_are_drained_once_the_oldest_is_a_day_old() -> None:
     assert values(cluster) == wanted
 
 
-def test_a_partition_that_grows_gets_an_object_of_its_own_above_its_shared_rows(
+def test_a_growing_partition_gets_an_own_object_above_its_shared_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(share, "SMALL_BYTES", 20_000)
