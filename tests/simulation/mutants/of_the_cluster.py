@@ -172,14 +172,15 @@ def epochs_not_compared() -> AbstractContextManager[Any]:
 
 @instead(
     10,
-    "l0gc/watermark/publication.py::refuse_if_behind",
+    "l0gc/watermark/publication.py::_refuse_if_behind",
     "what is published above the epoch stops nobody",
     "tests/collect/test_sweep_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
     f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
-def behind_is_fine(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
-    identity = cluster.identity()
-    return identity, read_published(cluster.store, identity.cluster_id)[0]
+def behind_is_fine(
+    cluster: ClusterHandle, published: PublishedWatermark | None
+) -> tuple[ClusterIdentity, PublishedWatermark | None]:
+    return cluster.identity(), published
 
 
 @instead(
