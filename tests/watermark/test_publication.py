@@ -22,6 +22,7 @@ from l0gc.errors import (
     EpochRegressionError,
     LostWatermarkError,
     PinnedSinceError,
+    PreconditionFailedError,
     SafetyError,
     SetBackError,
     StoreError,
@@ -195,10 +196,19 @@ def test_a_publication_without_a_reply_is_looked_up(store: MemoryStore) -> None:
     assert published(store) == 5
 
 
-def test_a_publication_that_is_overtaken_for_ever_gives_up(store: MemoryStore) -> None:
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (PreconditionFailedError("412"), "changed during each of 20 attempts to write it"),
+        (AmbiguousWriteError("429"), "could not be written in 20 attempts: 429"),
+    ],
+)
+def test_a_publication_that_never_lands_gives_up_with_the_cause(
+    store: MemoryStore, error: StoreError, says: str
+) -> None:
     put(store, a_watermark(1))
-    store.fault = failing(AmbiguousWriteError("cut"), "put_if_match")
-    with pytest.raises(StoreError, match="changed during each of 20 attempts"):
+    store.fault = failing(error, "put_if_match")
+    with pytest.raises(StoreError, match=says):
         put(store, a_watermark(5))
     assert published(store) == 1
 
