@@ -282,10 +282,11 @@ def _described(found: TopicDescription, hidden: int) -> list[str]:
     lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in found.runs[:_RUNS_SHOWN]]
     if len(found.runs) > _RUNS_SHOWN:
         lines.append(f"and {count(len(found.runs) - _RUNS_SHOWN, 'journal')} more (--json has them)")
+    dead = f", {size(found.dead_bytes)} of it in rows that have left shared objects" if found.dead_bytes else ""
     return [
         f"topic {found.name}: {_line(found)}, id {found.topic_id}",
         f"{retention_text(found.effective_retention_ms, found.effective_retention_bytes)} in effect; "
-        f"{count(found.l1_objects, 'L1 object')} ({size(found.l1_bytes)})",
+        f"{count(found.l1_objects, 'L1 object')} ({size(found.l1_bytes)}{dead})",
         *([f"{count(found.lost_records, 'record')} given up, in {count(found.holes, 'hole')}"] if found.holes else []),
         *_columns(found.value_schema, found.misfits),
         *lines,

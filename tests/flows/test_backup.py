@@ -20,6 +20,8 @@ from l0gc.errors import SafetyError
 from l0gc.keys import ATTEMPTS
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.level_one import merge_plan
+from l0gc.streamlog.level_one.share import LEAST_PARTITIONS
 from tests.support.cli import Ended, ended_here, l0gc
 from tests.support.tables import sql_catalog
 
@@ -28,8 +30,11 @@ pytestmark = [pytest.mark.weed, pytest.mark.thorough]
 PAGE: Final = (Path(__file__).parents[2] / "docs/operate-backup.md").read_text()
 ROUNDS: Final = 10
 TOPIC: Final = "events"
+MANY: Final = "many"
+"""The topic whose partitions share L1 objects."""
 
-Read = dict[int, list[tuple[int, bytes]]]
+Read = dict[str, dict[int, list[tuple[int, bytes]]]]
+"""The records of each partition of both topics."""
 
 
 class Places(NamedTuple):
@@ -86,11 +91,17 @@ def follow(lines: list[str], after_each: Callable[[], object] = lambda: None) ->
     return ended
 
 
-def read(cluster: library.Cluster, topic: str = TOPIC) -> Read:
-    found: Read = {}
-    for r in cluster.read(topic):
-        found.setdefault(r.partition, []).append((r.offset, r.value))
+def read(cluster: library.Cluster) -> Read:
+    found: Read = {TOPIC: {}, MANY: {}}
+    for topic, records in found.items():
+        for r in cluster.read(topic):
+            records.setdefault(r.partition, []).append((r.offset, r.value))
     return found
+
+
+def shared_keys(store: S3Store) -> set[str]:
+    """The shared objects in the bucket."""
+    return {k for page in store.scan("level_one/data/") for k in page.keys if re.search(r"/j\d{4}/", k)}
 
 
 def upload(cluster: library.Cluster, text: str) -> None:
@@ -100,6 +111,7 @@ def upload(cluster: library.Cluster, text: str) -> None:
 def use(cluster: library.Cluster, name: str) -> int:
     """All that goes on in a cluster, once; how many objects were deleted."""
     upload(cluster, f"{name}.a")
+    cluster.upload(MANY, [f"{name}.{i}".encode() for i in range(LEAST_PARTITIONS)])
     cluster.reconcile()
     upload(cluster, f"{name}.b")
     cluster.merge(fan_in=2)
@@ -115,10 +127,13 @@ def use(cluster: library.Cluster, name: str) -> int:
 def backed_up(cluster: library.Cluster) -> Read:
     """A backup is taken of a cluster in use; what was there as of the pin."""
     cluster.topics.create(TOPIC, 2)
+    cluster.topics.create(MANY, LEAST_PARTITIONS)
     cluster.topics.create("gone", 1)
     cluster.upload("gone", [b"x", b"y"])
     for n in range(3):
         use(cluster, f"before {n}")
+    shared = shared_keys(cluster.store)
+    assert shared
     l1 = sum(1 for page in cluster.store.scan("level_one/data/") for _ in page.keys)
     follow(LOGS[:1])
     as_of_the_pin = read(cluster)
@@ -133,9 +148,11 @@ def backed_up(cluster: library.Cluster) -> Read:
     cluster.topics.delete("gone")
     assert sum(use(cluster, f"later {n}") for n in range(ROUNDS)) == 0  # the pin keeps it
     assert sum(1 for page in cluster.store.scan("level_one/data/") for _ in page.keys) > l1
-    assert read(cluster)[0][0] > as_of_the_pin[0][0]  # retention has let records go
+    assert read(cluster)[TOPIC][0][0] > as_of_the_pin[TOPIC][0][0]  # retention has let records go
+    assert shared_keys(cluster.store) > shared
     follow(DATA)
-    assert use(cluster, "at last") > ROUNDS
+    assert sum(use(cluster, f"at last {n}") for n in range(2)) > ROUNDS
+    assert not shared & shared_keys(cluster.store)  # drained, and then vacuumed
     return as_of_the_pin
 
 
@@ -144,9 +161,10 @@ def is_whole(cluster: library.Cluster, as_of_the_pin: Read, *, deep: Ended) -> N
     assert deep.code in {0, 4}, deep
     assert set(re.findall(r"^(\w+): ", deep.stdout.decode(), re.MULTILINE)) <= {"l1_orphan"}, deep
     there = read(cluster)
-    for partition, records in as_of_the_pin.items():
-        assert there[partition][: len(records)] == records
-        assert [offset for offset, _ in there[partition]] == list(range(len(there[partition])))
+    for topic, partitions in as_of_the_pin.items():
+        for partition, records in partitions.items():
+            assert there[topic][partition][: len(records)] == records
+            assert [offset for offset, _ in there[topic][partition]] == list(range(len(there[topic][partition])))
     assert [r.value for r in cluster.read("gone")] == [b"x", b"y"]
     named = cluster.verify(deep=True, min_age_s=0).counts
     assert set(named) == {"l1_orphan"}, named  # what came later, by its name
@@ -154,7 +172,7 @@ def is_whole(cluster: library.Cluster, as_of_the_pin: Read, *, deep: Ended) -> N
         use(cluster, f"restored {n}")
     assert not cluster.verify(deep=True, min_age_s=0).counts
     now = read(cluster)
-    assert all(now[p][: len(there[p])] == there[p] for p in there)
+    assert all(now[t][p][: len(some)] == some for t, partitions in there.items() for p, some in partitions.items())
 
 
 def harmless(cluster: library.Cluster) -> None:
@@ -196,6 +214,7 @@ def refused(store: S3Store, commands: Sequence[str]) -> None:
 def test_a_backup_of_a_busy_cluster_is_restored(
     places: Places, bucket: StoreConfig, store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(merge_plan, "DRAINED_ROWS", 4)
     l0gc("init", "--create-bucket", "--shards", "4", "--journals", "2")
     with library.open(bucket.url) as cluster:
         then = backed_up(cluster)
