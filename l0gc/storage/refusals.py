@@ -138,10 +138,6 @@ class Row:
 
 
 _NO_BUCKET: Final = "bucket {bucket!r} does not exist; create it, or run l0gc init --create-bucket"
-_IN_ENDPOINT: Final = (
-    "the endpoint {endpoint} contains the bucket {bucket!r}, so the store takes the bucket's name in the URL for part of a "
-    "key; give the endpoint as {way_out}"
-)
 _ELSEWHERE: Final = ("PermanentRedirect", "TemporaryRedirect", "IllegalLocationConstraintException")
 _SLOWER: Final = (
     "BandwidthLimitExceeded",
@@ -362,11 +358,17 @@ def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
     row = row_of(answer, key)
     endpoint, within = (config.endpoint_url or "").rstrip("/"), f"/{config.bucket}"
     if row.error is BucketNotFoundError and endpoint.endswith(within):
-        return UsageError(
-            _IN_ENDPOINT.format(endpoint=endpoint, bucket=config.bucket, way_out=endpoint.removesuffix(within))
-        )
+        return in_endpoint(endpoint, config.bucket, endpoint.removesuffix(within))
     action = _ACTIONS.get(answer.operation, f"s3:{answer.operation}")
     return _error(row, config, key, **asdict(answer), action=action)
+
+
+def in_endpoint(endpoint: str, bucket: str, without: str) -> UsageError:
+    """Return the error for an endpoint that contains the bucket; `without` is the endpoint as it should be."""
+    return UsageError(
+        f"the endpoint {endpoint} contains the bucket {bucket!r}, so the store takes the bucket's name in the URL for part "
+        f"of a key; give the endpoint as {without}"
+    )
 
 
 def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, conditional: bool) -> L0gcError:

@@ -64,6 +64,7 @@ from l0gc.storage.refusals import (
     EXPIRED,
     NOT_S3,
     Answer,
+    in_endpoint,
     no_answer,
     refusal,
     without_answer,
@@ -76,6 +77,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _log: Final = logging.getLogger(__name__)
+_UNKNOWN_REQUEST: Final = (404, 405, 501)
 _WEAK: Final = "W/"
 _NOT_TAKEN: Final = (400, 405, 501)
 """The codes of stores that do not support DeleteObjects, or that require another checksum for it."""
@@ -140,9 +142,25 @@ class S3Store:
             if isinstance(error, ObjectNotFoundError):
                 with suppress(ValueError):
                     error.date_ms = date_ms(e.response)
+            if isinstance(error, BucketNotFoundError):
+                self._refuse_a_doubled_bucket()
             raise error from e
         except BotoCoreError as e:
             raise no_answer(e, self._named(), kind, key, conditional=conditional) from e
+
+    def _refuse_a_doubled_bucket(self) -> None:
+        """Raise `UsageError` if the endpoint's host contains the bucket, which exists at the host without it.
+
+        The store takes the bucket in the path for a part of keys, and to create it would write an object.
+        """
+        endpoint, within = self.access.endpoint_url or "", f"://{self.config.bucket}."
+        if within in endpoint:
+            without = endpoint.replace(within, "://", 1)
+            try:
+                S3Store(replace(self.config, endpoint_url=without)).now_ms()
+            except L0gcError:
+                return
+            raise in_endpoint(endpoint, self.config.bucket, without)
 
     def _renew(self, access: Access) -> None:
         """Look for renewed credentials, unless another thread has done so since this access was used."""
@@ -411,7 +429,13 @@ class S3Store:
     # -- the past: old versions, delete markers and unfinished uploads. Nothing is decided here -----------------------
 
     def versioning(self) -> str:
-        return str(self.ask("get", "get_bucket_versioning").get("Status", OFF)).lower()
+        try:
+            return str(self.ask("get", "get_bucket_versioning").get("Status", OFF)).lower()
+        except (StoreError, BucketNotFoundError) as e:
+            answer = _answer_behind(e)
+            if answer.status in _UNKNOWN_REQUEST and answer.code != "NoSuchBucket":
+                return OFF  # a store that does not serve the request has no versions
+            raise
 
     def versions(self, prefix: str, after: str = "") -> Iterator[VersionPage]:
         goes_on = {"KeyMarker": "NextKeyMarker", "VersionIdMarker": "NextVersionIdMarker"}
@@ -448,8 +472,7 @@ class S3Store:
         try:
             return self._delete_many(objects, once=once)
         except StoreError as e:
-            response = getattr(e.__cause__, "response", {})
-            if type(e) not in (StoreError, RequestRefusedError) or Answer.of("", response).status not in _NOT_TAKEN:
+            if type(e) not in (StoreError, RequestRefusedError) or _answer_behind(e).status not in _NOT_TAKEN:
                 raise
         done = VersionsDeleted()
         for o in objects:
@@ -507,12 +530,15 @@ class S3Store:
             self.now_ms()
             return False
         region = self.access.region
-        where: dict[str, Any] = (
-            {"CreateBucketConfiguration": {"LocationConstraint": region}}
-            if region and region != "us-east-1" and not self.access.endpoint_url
-            else {}
-        )
-        self.ask("put", "create_bucket", **where)
+        if region is None or region == "us-east-1":
+            self.ask("put", "create_bucket")
+            return True
+        try:
+            self.ask("put", "create_bucket", CreateBucketConfiguration={"LocationConstraint": region})
+        except StoreError as e:
+            if _answer_behind(e).status not in _NOT_TAKEN or self.access.endpoint_url is None:
+                raise
+            self.ask("put", "create_bucket")  # a store whose regions are only for signatures
         return True
 
     def delete_bucket(self) -> bool:
@@ -530,6 +556,11 @@ class S3Store:
 def date_ms(response: Any) -> int:
     """Return the store's clock from the `Date` header (whole seconds, rounded down). Raises `ValueError` without one."""
     return int(parse_time(response["ResponseMetadata"]["HTTPHeaders"].get("date", "")).timestamp() * 1000)
+
+
+def _answer_behind(e: L0gcError) -> Answer:
+    """Return the answer that caused an error; its status is 0 if there was none."""
+    return Answer.of("", getattr(e.__cause__, "response", {}))
 
 
 def _stored(r: Any, body: bytes) -> StoredObject:

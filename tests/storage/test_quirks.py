@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import re
+import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -16,10 +19,10 @@ from moto.s3.models import s3_backends
 
 import l0gc
 from l0gc.collect.deletion import clear_pause, read_pause, set_pause
-from l0gc.errors import PreconditionFailedError, StoreUnfitError
+from l0gc.errors import BucketNotFoundError, PreconditionFailedError, StoreUnfitError, UsageError
 from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.objectstore import DeleteFailure, VersionedKey
+from l0gc.storage.objectstore import OFF, DeleteFailure, VersionedKey
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
 from tests.support.quirky_s3 import (
@@ -198,6 +201,68 @@ def test_a_store_that_never_replaces_the_current_version_is_named(*, weakens: bo
         store.put("k", b"1")
         for attempt in (lambda: store.put_if_match("k", b"2", store.head("k").etag), lambda: probe(store, Runtime())):
             with pytest.raises(StoreUnfitError, match=why):
+                attempt()
+
+
+def created_with(store: S3Store, quirk: Quirk) -> list[bytes]:
+    """Create a bucket at a server with the quirk; return the bodies of the requests that create one."""
+    bodies: list[bytes] = []
+
+    def recording(request: Environ) -> int | None:
+        if request["REQUEST_METHOD"] != "PUT" or request["PATH_INFO"].count("/") > 1:
+            return None
+        bodies.append(request["wsgi.input"].read(int(request.get("CONTENT_LENGTH") or 0)))
+        request["wsgi.input"] = io.BytesIO(bodies[-1])
+        return quirk(request | {"body": bodies[-1]})
+
+    with quirky_s3(recording) as endpoint:
+        assert S3Store(replace(store.config, endpoint_url=endpoint)).create_bucket()
+    return bodies
+
+
+@pytest.mark.parametrize("region", [None, "us-east-1", "eu-west-1"])
+def test_a_bucket_is_created_in_the_region_at_an_endpoint_too(region: str | None) -> None:
+    (body,) = created_with(S3Store(StoreConfig(f"bucket-{uuid.uuid4()}", region=region)), lambda request: None)
+    assert (b"<LocationConstraint>eu-west-1<" in body) is (region == "eu-west-1")
+
+
+def test_a_store_without_location_constraints_gets_none() -> None:
+    store = S3Store(StoreConfig(f"bucket-{uuid.uuid4()}", region="here"))
+    first, second = created_with(store, lambda request: 400 if request["body"] else 200)
+    assert (b">here<" in first, second) == (True, b"")
+
+
+@pytest.mark.parametrize("status", [404, 405, 501])
+def test_a_store_without_versions_is_one_whose_versioning_is_off(status: int) -> None:
+    with store_with(lambda r: status if r["QUERY_STRING"] in {"versioning", "versions"} else None) as store:
+        assert store.versioning() == OFF
+        probe(store, Runtime())
+        with l0gc.open(store.url, endpoint_url=store.config.endpoint_url) as cluster:
+            cluster.init()
+            cluster.topics.create("t", partitions=1)
+            assert cluster.sweep(purge_versions=True).versioning == OFF
+
+
+def test_a_host_that_contains_the_bucket_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolve = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *rest, **more: resolve("127.0.0.1", *rest, **more))
+    bucket = f"bucket-{uuid.uuid4()}"
+
+    def virtual(request: Environ) -> int | None:
+        """As a store that serves buckets as hosts: below one, each path is an object's key."""
+        within = request["HTTP_HOST"].startswith("bucket-")
+        request["HTTP_HOST"] = "127.0.0.1"
+        return 404 if within and request["REQUEST_METHOD"] in {"GET", "HEAD"} else None
+
+    with quirky_s3(virtual) as endpoint:
+        port = endpoint.rpartition(":")[2]
+        right = S3Store(StoreConfig(bucket, "p/", f"http://s3.test:{port}"))
+        wrong = S3Store(StoreConfig(bucket, "p/", f"http://{bucket}.s3.test:{port}"))
+        with pytest.raises(BucketNotFoundError):
+            wrong.now_ms()
+        right.create_bucket()
+        for attempt in (wrong.now_ms, wrong.create_bucket, lambda: wrong.list("d/")):
+            with pytest.raises(UsageError, match=f"give the endpoint as http://s3.test:{port}$"):
                 attempt()
 
 
