@@ -17,6 +17,7 @@ import l0gc.streamlog.garbage
 import l0gc.streamlog.journal.edits
 import l0gc.streamlog.journal.shared
 from l0gc.collect.dropped_l1 import DroppedRemoval
+from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import Format
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.entries import MERGE, Edit, Kind
@@ -26,8 +27,9 @@ from l0gc.streamlog.journal.shared import SharedObject
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, l1_file, l1_key, shared_key
 from l0gc.streamlog.level_one import values
+from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import Commit
-from tests.simulation.mutants.tools import everywhere, instead, mutant
+from tests.simulation.mutants.tools import everywhere, instead, method, mutant, together
 
 _STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
 _VACUUM = "tests/collect/test_vacuum.py"
@@ -38,7 +40,7 @@ _VALUES = "tests/streamlog/level_one/test_values.py"
 _AGAIN = "tests/streamlog/level_one/test_commit_again.py"
 
 _EDITS = "l0gc.streamlog.journal.edits"
-_count = Commit._count
+_begin, _count = Commit.__init__, Commit._count
 _without = l0gc.streamlog.journal.shared.without
 _fits = l0gc.streamlog.journal.edits.fits
 _raise_fence = JournalGarbage.fence
@@ -195,16 +197,23 @@ def format_not_raised() -> AbstractContextManager[Any]:
     return everywhere("l0gc.streamlog.format", "Format", partial(Format, 3, 3, 3))
 
 
-@instead(
+@mutant(
     28,
     "l0gc/streamlog/level_one/reconcile.py::Commit",
     "a commit deletes the objects of partitions that it takes for lost",
     f"{_AGAIN}::test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more",
     "tests/streamlog/level_one/test_commit.py::test_each_of_many_lost_partitions_is_counted",
-    place="l0gc/streamlog/level_one/reconcile.py::Commit._count",
 )
-def losers_removed(
-    self: Commit,
+def losers_removed() -> AbstractContextManager[Any]:
+    def begun(self: Any, cluster: Handles, window: Window, epoch: int) -> None:
+        _begin(self, cluster, window, epoch)
+        self.store = cluster.store
+
+    return together(method(Commit, "__init__", begun), method(Commit, "_count", _count_and_delete))
+
+
+def _count_and_delete(
+    self: Any,
     revision: int,
     rows: Rows,
     shared: Sequence[SharedObject],
@@ -228,5 +237,5 @@ def losers_removed(
         if len(of_partition(known, partition)) < len(mine):
             keys += [l1_key(of.id(partition), f) for f in map(l1_file, mine)]
     if keys:
-        self.handle.replica.log.store.delete(keys)
+        self.store.delete(keys)
     _count(self, revision, rows, shared, misfits, refused)

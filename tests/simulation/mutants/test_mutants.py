@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
+from tests.simulation.mutants import hunt as hunting
 from tests.simulation.mutants import table
-from tests.simulation.mutants.hunt import SEVERAL, hunt
+from tests.simulation.mutants.hunt import SEVERAL, Caught, hunt
 from tests.simulation.mutants.registry import BY_NAME, MUTANTS
+from tests.simulation.mutants.tools import Mutant
 
 ROWS = {row.name: row for row in table.rows(table.DOCUMENT.read_text())}
 AGAIN = f"the simulated code has changed: run `{table.REGENERATE}`, which writes the table anew"
@@ -52,6 +56,15 @@ def _is_found(name: str) -> None:
 @pytest.mark.parametrize("name", SAMPLE)
 def test_the_simulation_finds_a_mutant(name: str) -> None:
     _is_found(name)
+
+
+def test_a_seed_that_fails_without_the_mutant_is_not_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(mutant: Mutant, seed: int) -> Caught | None:
+        alone = mutant.off is contextlib.nullcontext
+        return Caught(seed, 1, "harm") if seed in ({0, 2} if alone else {0, 1, 2, 3}) else None
+
+    monkeypatch.setattr(hunting, "run", run)
+    assert [caught.seed for _, found in hunting.hunt_all(["any-range"], 1) for caught in found] == [1, 3]
 
 
 @pytest.mark.thorough
