@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.connections import IDLE_SECONDS
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
 from l0gc.storage.refusals import ATTEMPTS, DEADLINE_SECONDS, READ_SECONDS, pause_s, row_of_text
 
@@ -96,6 +97,7 @@ class Bulk:
         options: dict[str, Any] = {
             "allow_http": True,
             "timeout": f"{READ_SECONDS}s",
+            "pool_idle_timeout": f"{IDLE_SECONDS}s",
             "disable_system_certificates": True,
         }
         options |= {"proxy_url": reach.proxy, "proxy_excludes": ""} if reach.proxy else _NOTHING

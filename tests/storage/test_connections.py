@@ -1,0 +1,114 @@
+"""Connections that a NAT forgets while they are idle, and the keep-alive of both clients."""
+
+from __future__ import annotations
+
+import os
+import socket
+import socketserver
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from l0gc.storage import bulk, connections
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+from tests.support.loopback import Serving
+
+pytestmark = pytest.mark.usefixtures("credentials")
+
+HEAD = b"HTTP/1.1 200 OK\r\nDate: Sat, 28 Nov 2026 10:00:00 GMT\r\nContent-Length: %d\r\n%s\r\n"
+OBJECT = b'ETag: "e"\r\nLast-Modified: Sat, 28 Nov 2026 10:00:00 GMT\r\n'
+
+
+class Nat:
+    """A server behind a NAT: on a connection that was idle for `forgets_s`, no request arrives, and no answer leaves."""
+
+    def __init__(self, forgets_s: float) -> None:
+        self.connections = self.forgotten = 0
+        self.busy = threading.Barrier(1)
+        outer = self
+
+        class Handler(socketserver.StreamRequestHandler):
+            def handle(self) -> None:
+                outer.connections += 1
+                last = time.monotonic()
+                while line := self.rfile.readline():
+                    if time.monotonic() - last > forgets_s:
+                        outer.forgotten += 1
+                        self.rfile.read()  # until the client gives up
+                        return
+                    part = False
+                    while header := self.rfile.readline().strip():
+                        part = part or header.lower().startswith(b"range:")
+                    outer.busy.wait()
+                    body = b"12345" if line.startswith(b"GET") else b""
+                    answer = HEAD % (len(body), OBJECT) + body
+                    if part:
+                        answer = answer.replace(b"200 OK\r\n", b"206 OK\r\nContent-Range: bytes 0-4/5\r\n")
+                    self.wfile.write(answer)
+                    last = time.monotonic()
+
+        class Threads(socketserver.ThreadingTCPServer):
+            allow_reuse_address = daemon_threads = True
+
+        self.server = Threads(("127.0.0.1", 0), Handler)
+        self.store = S3Store(StoreConfig("bucket", "p/", f"http://127.0.0.1:{self.server.server_address[1]}"))
+
+
+@pytest.fixture
+def nat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nat]:
+    for module in (connections, bulk):
+        monkeypatch.setattr(module, "IDLE_SECONDS", 0.2)
+    server = Nat(forgets_s=0.4)
+    with Serving(server.server):
+        yield server
+
+
+CALLS: dict[str, Callable[[S3Store], object]] = {
+    "boto3": lambda s: s.now_ms(),
+    "boto3, once": lambda s: s.put_if_absent("k", b""),
+    "obstore": lambda s: s.get_ranges("k", [(0, 5)]),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_connection_that_was_idle_for_long_is_not_used(nat: Nat, call: Callable[[S3Store], object]) -> None:
+    call(nat.store)
+    time.sleep(0.6)
+    call(nat.store)
+    call(nat.store)
+    assert (nat.connections, nat.forgotten) == (2, 0)
+
+
+def test_no_connection_of_a_pool_is_used_after_a_pause(nat: Nat) -> None:
+    nat.store.now_ms()
+    for _ in range(2):
+        nat.busy = threading.Barrier(4)  # so that each request has a connection of its own
+        threads = [threading.Thread(target=nat.store.now_ms) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        time.sleep(0.6)
+    assert nat.forgotten == 0
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_each_client_keeps_its_connections_alive(nat: Nat, call: Callable[[S3Store], object]) -> None:
+    call(nat.store)
+    port, alive = nat.server.server_address[1], []
+    for name in Path("/proc/self/fd").iterdir():
+        try:
+            s = socket.socket(fileno=os.dup(int(name.name)))
+        except OSError:
+            continue
+        with s:
+            try:
+                if s.getpeername()[1] == port:
+                    alive.append(bool(s.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)))
+            except (OSError, IndexError):
+                continue
+    assert alive == [True]
