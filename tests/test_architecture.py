@@ -87,6 +87,7 @@ HOMES: dict[str, set[str]] = {
         "storage/access.py",
         "storage/answers.py",
         "storage/bulk.py",
+        "storage/connections.py",
         "storage/s3.py",
         "embedded/seaweedfs.py",
     },
