@@ -196,7 +196,7 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     "streamlog/founding.py": (["store.delete_bucket"], "an empty bucket that the same call created"),
 }
 """Every place that deletes anything in a bucket, what it calls, and why it may. Data objects go through the first alone."""
-DELETERS = {"Deleter", "Remover"}
+DELETERS = {"Deleter", "DeletionQueue"}
 
 WORDS_OF_IO = {"boto3", "botocore", "obstore", "socket", "subprocess", "urllib", "http", "threading", "time", "random"}
 PURE = [

@@ -12,7 +12,7 @@ import pytest
 from l0gc.api.engine import Engine
 from l0gc.api.gc import Due, GcResult
 from l0gc.collect.gc_steps import STEPS
-from l0gc.collect.plan import Removal, plan_sweep
+from l0gc.collect.plan import DeletionPlan, plan_sweep
 from l0gc.collect.record import Attempt, read_attempts, read_gc_note, write_attempt
 from l0gc.collect.sweep import SweepResult
 from l0gc.epoch import NO_WATERMARK
@@ -158,7 +158,7 @@ def test_one_bound_limits_a_sweep(
     handles = loaded()
     bounds = [0, 0]
 
-    def bounded(cluster: ClusterHandle, options: Sweep, name: str) -> Removal[Sweep]:
+    def bounded(cluster: ClusterHandle, options: Sweep, name: str) -> DeletionPlan[Sweep]:
         plan = plan_sweep(cluster, options, name)
         return msgspec.structs.replace(plan, bound=bounds.pop()) if bounds else plan
 

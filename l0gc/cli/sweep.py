@@ -17,7 +17,7 @@ from l0gc.cli.options import cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output, R, epoch, list_file, object_line
 from l0gc.cli.signals import stop_event
 from l0gc.collect.deletion import Deletable
-from l0gc.collect.plan import UNKNOWN, Removal, run_id
+from l0gc.collect.plan import UNKNOWN, DeletionPlan, run_id
 from l0gc.collect.run import RunResult
 from l0gc.collect.sweep import SweepResult
 from l0gc.collect.vacuum import KINDS
@@ -183,7 +183,7 @@ def _uploads(r: RunResult) -> list[str]:
     return aborted + ([r.uploads_note] if r.uploads_note else [])
 
 
-def bytes_that_stay(plan: Removal[Any], or_what: str = "") -> list[str]:
+def bytes_that_stay(plan: DeletionPlan[Any], or_what: str = "") -> list[str]:
     """Return which bytes remain after a run in a bucket that keeps, or kept, versions.
 
     Args:

@@ -348,7 +348,7 @@ class Deleter:
         """Delete objects, in requests as large as the pace allows. The outcome's `error` is what ended it early.
 
         Args:
-            requested: called after each answered request with the objects that it removed.
+            requested: called after each answered request with the objects that it deleted.
         """
         outcome = DeleteOutcome()
         todo = list(objects)

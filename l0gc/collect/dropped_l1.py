@@ -1,4 +1,4 @@
-"""Remove dropped objects: L1 objects that a journal listed once, and no longer lists.
+"""Delete dropped objects: L1 objects that a journal listed once, and no longer lists.
 
 What makes it safe: an object is dropped by an entry, once, and is never listed again. Until it is deleted, the journal
 keeps it with the time of its drop, so no listing and no guess is needed. It stays for `l1_grace` by the store's clock and
@@ -11,14 +11,13 @@ it again. An object that cannot be deleted, for example under a legal hold, stay
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, Final, Protocol
 
 import msgspec
 
 from l0gc.collect.deletion import Deletable
-from l0gc.collect.run import Remover
+from l0gc.collect.run import DeletionQueue
 from l0gc.formatting import Outcome
 
 DROPPED_L1: Final = "dropped_l1"
@@ -61,31 +60,24 @@ class DroppedSource(Protocol):
         """Return the amounts of L1 that the units have now."""
 
 
-class DroppedRemoval:
-    """Removes what units have dropped, batch by batch.
+def delete_dropped(source: DroppedSource, queue: DeletionQueue) -> None:
+    """Delete what was dropped long enough ago. Raises what ended it, and what the source raises."""
+    plan = queue.plan
+    before_ms = plan.started_ms - int(1000 * plan.options.l1_grace_s)
+    for unit in source.units():
+        for batch in source.dropped(unit, before_ms, plan.cluster_epoch - GRACE_EPOCHS):
+            delete_batch(source, queue, unit, batch)
+            if queue.full or queue.stop.is_set():
+                return
 
-    Args:
-        stop: set to end the run after the current batch.
-    """
 
-    def __init__(self, source: DroppedSource, remover: Remover, stop: threading.Event, *, dry_run: bool) -> None:
-        self._source, self._remover, self._stop, self._dry_run = source, remover, stop, dry_run
-
-    def run(self, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
-        """Remove what was dropped long enough ago. Raises what ended it, and what the source raises."""
-        for unit in self._source.units():
-            for batch in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
-                self._remove(unit, batch)
-                if self._remover.full or self._stop.is_set():
-                    return
-
-    def _remove(self, unit: int, batch: list[Deletable]) -> None:
-        """Remove a batch, and record what is gone, also of a batch that failed in part."""
-        gone: list[Deletable] = []
-        self._remover.gone = gone.extend
-        self._remover.take(batch)
-        self._remover.drain()
-        if gone and not self._dry_run:
-            self._source.purged(unit, gone)
-        if self._remover.error is not None:
-            raise self._remover.error
+def delete_batch(source: DroppedSource, queue: DeletionQueue, unit: int, batch: list[Deletable]) -> None:
+    """Delete a batch, and record what is gone, also of a batch that failed in part."""
+    gone: list[Deletable] = []
+    queue.gone = gone.extend
+    queue.take(batch)
+    queue.drain()
+    if gone and not queue.plan.options.dry_run:
+        source.purged(unit, gone)
+    if queue.error is not None:
+        raise queue.error

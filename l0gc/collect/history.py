@@ -25,7 +25,7 @@ import msgspec
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.gc_steps import STEPS, SWEEP, UNDELETE, GcNote
-from l0gc.collect.plan import NOTHING_KNOWN, Removal
+from l0gc.collect.plan import NOTHING_KNOWN, DeletionPlan
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.record import (
     DELETED,
@@ -344,7 +344,7 @@ def shadowed(records: Records, run_id: str, parallel: Parallel) -> Iterator[Reco
 def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
     """Return what shadow runs have already recorded, for the next one: everything covered by the newest complete one.
 
-    The result is the epoch up to which, and the time before which; see `Removal`.
+    The result is the epoch up to which, and the time before which; see `DeletionPlan`.
     """
     for run in sorted(_counted(records, shadow=True)[1], reverse=True):
         if is_whole(s := read_summary(records, run), shards):
@@ -724,7 +724,7 @@ def deleted_on_record(cluster: ClusterHandle, segments: Iterable[str]) -> tuple[
 # -- what expires -------------------------------------------------------------------------------------------------------
 
 
-def old_run_records(store: ObjectStore, plan: Removal[Vacuum], keep: int = KEEP_RUNS) -> Iterator[list[Deletable]]:
+def old_run_records(store: ObjectStore, plan: DeletionPlan[Vacuum], keep: int = KEEP_RUNS) -> Iterator[list[Deletable]]:
     """Yield old run records: those older than the plan keeps, and all but the `keep` newest.
 
     An attempt of a step that this l0gc does not have expires at the same age.
@@ -746,7 +746,7 @@ def old_run_records(store: ObjectStore, plan: Removal[Vacuum], keep: int = KEEP_
             return  # names sort by time, and shadow runs after the others
 
 
-def old_scan_snapshots(store: ObjectStore, plan: Removal[Vacuum]) -> Iterator[list[Deletable]]:
+def old_scan_snapshots(store: ObjectStore, plan: DeletionPlan[Vacuum]) -> Iterator[list[Deletable]]:
     """Yield the snapshots that `old_scans` returns."""
     pages = list(store.scan(SCANS))
     old = set(old_scans([key for page in pages for key in page.keys], plan.started_ms))

@@ -1,4 +1,4 @@
-"""Remove orphans: L1 objects that no journal ever listed, such as the leftovers of a killed run.
+"""Delete orphans: L1 objects that no journal ever listed, such as the leftovers of a killed run.
 
 What makes it safe: stamp, fence, look, list. A run stamps its objects, in their keys, with the cluster epoch of the round
 before it writes the first of them. A fence E is then appended to the journal, which from then on refuses objects stamped
@@ -19,8 +19,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from l0gc.collect.deletion import Deletable
-from l0gc.collect.run import Remover
-from l0gc.collect.scan import SAMPLES, Tally
+from l0gc.collect.run import DeletionQueue
+from l0gc.collect.scan import SAMPLES, RunCounts
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.ranges import KeyRange, RangeReader
@@ -84,13 +84,13 @@ def is_orphan(fact: Fact) -> bool:
     return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 
-def remove_orphans(look_at: LookAt, place: Workplace, remover: Remover, part: KeyRange) -> None:
+def delete_orphans(look_at: LookAt, place: Workplace, queue: DeletionQueue, part: KeyRange) -> None:
     """Hand over the orphans of a part. Memory is bounded by one page and what the part's units list.
 
     Args:
         look_at: reads the units of the part; called after the fence, and before the first page is listed.
     """
-    counts = Tally()
+    counts = RunCounts()
     listing = RangeReader(place.store, KeyLayout(), part)
 
     def orphans() -> Iterator[list[Deletable]]:
@@ -105,13 +105,13 @@ def remove_orphans(look_at: LookAt, place: Workplace, remover: Remover, part: Ke
                     counts.unparsable_samples += [key] if len(counts.unparsable_samples) < SAMPLES else []
                 elif fact.unknown:
                     topic = key.removeprefix(part.folder).partition("/")[0]
-                    counts.count(Tally(unknown=1, unknown_folders=[f"{part.folder}{topic}/"]))
+                    counts.include(RunCounts(unknown=1, unknown_folders=[f"{part.folder}{topic}/"]))
                 elif is_orphan(fact):
                     found.append(Deletable(key, fact.epoch, size, modified_ms))
             yield found
 
     try:
-        remover.take_all(orphans())
+        queue.take_all(orphans())
     finally:
         counts.list_requests = listing.requests
-        remover.count(counts)
+        queue.count(counts)

@@ -36,7 +36,7 @@ BYTES: Final = "max_bytes"
 """The options that limit how much a run deletes."""
 
 
-class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
+class DeletionPlan(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
     """A run that deletes: its options, and what `plan_sweep` or `plan_vacuum` saw. It holds no secret, so it can be sent to
     executors.
 
@@ -105,7 +105,7 @@ class Removal(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
         return [(cuts[i], cuts[i + 1]) for i in range(n)]
 
 
-def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Removal[Sweep]:
+def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> DeletionPlan[Sweep]:
     """Read the cluster, and decide what a sweep may delete.
 
     Raises:
@@ -154,7 +154,7 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Remova
     )
 
 
-def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Removal[Vacuum]:
+def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> DeletionPlan[Vacuum]:
     """Read the cluster, and decide what a vacuum may delete. Versions stay, for `l0gc undelete`.
 
     Raises:
@@ -167,7 +167,7 @@ def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> Remo
 
 def _look(
     cluster: ClusterHandle, options: D, name: str, judge: Callable[[], LogCheck]
-) -> tuple[Removal[D], PublishedWatermark | None, Callable[[], str]]:
+) -> tuple[DeletionPlan[D], PublishedWatermark | None, Callable[[], str]]:
     """Return the plan without what depends on the kind of run, the published M, and a function that returns the
     versioning.
 
@@ -180,7 +180,7 @@ def _look(
     if pause is not None and not options.dry_run:
         raise paused_error(describe_pause(pause))
     now_ms, m = cluster.now_ms(), watermark_of(published)
-    plan = Removal(
+    plan = DeletionPlan(
         options=options,
         run_id=name or run_id(now_ms, cluster.runtime.new_id()),
         started_ms=now_ms,

@@ -33,7 +33,7 @@ import msgspec
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.gc_steps import STEPS, SWEEP, GcNote
-from l0gc.collect.scan import Tally
+from l0gc.collect.scan import RunCounts
 from l0gc.decoding import UNDECODABLE, decoded
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
@@ -136,7 +136,7 @@ class ObjectTotals(msgspec.Struct, frozen=True):
     bytes: int = 0
 
 
-class RunSummary(Tally, kw_only=True):
+class RunSummary(RunCounts, kw_only=True):
     """`run.json`, written when a run ends: its options and its results. Times are the store's.
 
     `kinds` is what a vacuum deleted of each kind; a sweep deletes only L0 objects. An undelete deletes nothing: it has

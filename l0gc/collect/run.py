@@ -7,7 +7,7 @@ read before each segment is recorded, and again before a request if the last rea
 does. A dry run takes the same path with a deleter that deletes nothing. It keeps no record unless it is a shadow run, and
 a pause does not end it.
 
-In this process all parts of a run share one remover, with one record, pace, limit and stop. On executors each part has
+In this process all parts of a run share one queue, with one record, pace, limit and stop. On executors each part has
 its own. If an executor dies, its part is repeated and finds what is left. What the dead executor deleted is counted from
 the record, so the totals cover the whole run, whichever task did the work. A stopped run is settled in the same way.
 
@@ -43,7 +43,7 @@ from l0gc.collect.deletion import (
 )
 from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.history import deleted_on_record
-from l0gc.collect.plan import BYTES, D, Removal
+from l0gc.collect.plan import BYTES, D, DeletionPlan
 from l0gc.collect.record import (
     DELETED,
     DONE,
@@ -63,7 +63,7 @@ from l0gc.collect.record import (
     worker_of,
     write_summary,
 )
-from l0gc.collect.scan import FAILURES_KEPT, Tally
+from l0gc.collect.scan import FAILURES_KEPT, RunCounts
 from l0gc.errors import L0gcError, SafetyError, StoppedError, StoreError, UsageError
 from l0gc.formatting import Outcome, count
 from l0gc.operations import Deletion, Sweep, Vacuum
@@ -82,10 +82,10 @@ SEGMENT_BYTES: Final = SEGMENT_OBJECTS * (OBJECT_BYTES + 200)
 
 
 class Budget:
-    """What a run's limits leave to claim. Removers that run one after another may share one.
+    """What a run's limits leave to claim. Queues that are used one after another may share one.
 
     Args:
-        limits: see `Removal.limits`.
+        limits: see `DeletionPlan.limits`.
         done: what counts as claimed already.
 
     Attributes:
@@ -93,7 +93,7 @@ class Budget:
             is claimed afterwards, so smaller objects do not pass the one that did not fit.
     """
 
-    def __init__(self, limits: Mapping[str, int], done: Tally) -> None:
+    def __init__(self, limits: Mapping[str, int], done: RunCounts) -> None:
         self._left = {
             option: most - (done.bytes if option == BYTES else done.objects) for option, most in limits.items()
         }
@@ -118,8 +118,8 @@ class Budget:
         self._left.pop(option, None)
 
 
-class Remover:
-    """Removes for one worker; several threads may hand over objects.
+class DeletionQueue:
+    """Records and deletes objects for one worker; several threads may hand over objects.
 
     Args:
         plan: its `started_ms` is the current time; recorded times count from there.
@@ -133,14 +133,14 @@ class Remover:
 
     Attributes:
         full: a limit is reached, and no more objects are accepted.
-        gone: called with the objects that a request removed, or would remove in a dry run.
+        gone: called with the objects that a request deleted, or would delete in a dry run.
     """
 
     def __init__(
         self,
         store: ObjectStore,
         runtime: Runtime,
-        plan: Removal[Any],
+        plan: DeletionPlan[Any],
         *,
         worker: str,
         deleters: Executor,
@@ -155,7 +155,7 @@ class Remover:
         self.stop = stop or threading.Event()
         self.progress = progress
         self.gone: Callable[[Sequence[Deletable]], None] = lambda objects: None
-        self._budget = budget or Budget(plan.limits, Tally())
+        self._budget = budget or Budget(plan.limits, RunCounts())
         self.pacer = pacer or Pacer(runtime, plan.options.max_rate, self.stop)
         self._pause = None if plan.options.dry_run else PauseWatch(store, runtime.clock, self.stop)
         self._deleter: Deleter | DryDeleter = DryDeleter()
@@ -171,7 +171,7 @@ class Remover:
         self._room: SimpleQueue[None] = SimpleQueue()
         for _ in range(SEGMENTS_IN_HAND):
             self._room.put(None)
-        self.tally = Tally()
+        self.counts = RunCounts()
         """The totals so far."""
         self._waiting: list[Deletable] = []
         self._segments: deque[list[Deletable]] = deque()
@@ -183,18 +183,18 @@ class Remover:
         """Reset the scan's counts for a scan that starts again. Deleted objects are not listed again, so they stay
         counted.
         """
-        done = Tally(list_requests=self.tally.list_requests) if self.plan.options.dry_run else self.tally
-        self.tally = msgspec.structs.replace(
+        done = RunCounts(list_requests=self.counts.list_requests) if self.plan.options.dry_run else self.counts
+        self.counts = msgspec.structs.replace(
             done, listed=done.objects, eligible=done.objects, held_by_age=0, unparsable=0, unparsable_samples=[],
             failed=0, failures=[], limited_by="",
         )  # fmt: skip
-        self._budget = Budget(self.plan.limits, self.tally)
+        self._budget = Budget(self.plan.limits, self.counts)
         self.full = False
 
-    def count(self, counts: Tally) -> None:
+    def count(self, counts: RunCounts) -> None:
         """Count what a scan has seen."""
         with self.lock:
-            self.tally.count(counts)
+            self.counts.include(counts)
 
     # -- handing over -------------------------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class Remover:
         with self._feeding:  # the next caller waits for this one, and this one for room
             batch = self._budget.claim(batch)
             if self._budget.limited_by:
-                self.tally.limited_by, self.full = self._budget.limited_by, True
+                self.counts.limited_by, self.full = self._budget.limited_by, True
             self._waiting += batch
             longest = max(map(len, [o.key for o in batch]), default=0)
             most = max(1, min(SEGMENT_OBJECTS, SEGMENT_BYTES // (OBJECT_BYTES + longest)))
@@ -245,18 +245,18 @@ class Remover:
             self._room.put(None)
 
     def _send(self, objects: list[Deletable]) -> None:
-        """Have a segment removed once there is room for it."""
+        """Have a segment deleted once there is room for it."""
         self._room.get()
         self._segments.append(objects)
         try:
-            self._deleters.submit(self._remove)
+            self._deleters.submit(self._delete)
         except RuntimeError:  # no thread could be started; another one may take the segment before this one does
-            self._remove()
+            self._delete()
 
     # -- deleting -----------------------------------------------------------------------------------------------------
 
-    def _remove(self) -> None:
-        """Remove the next segment: record it, delete it, and record the outcome.
+    def _delete(self) -> None:
+        """Delete the next segment: record it, delete it, and record the outcome.
 
         If something fails in between, the record still says `planned`, which is correct.
         """
@@ -272,7 +272,7 @@ class Remover:
             if outcome.error is not None:
                 self._fail(outcome.error)
             self.count(
-                Tally(
+                RunCounts(
                     delete_requests=outcome.requests,
                     delete_errors=outcome.errors,
                     failed=len(outcome.failures),
@@ -287,13 +287,13 @@ class Remover:
             raise  # a kill, or a panic of obstore's Rust
         finally:
             if self._pause is not None:
-                self.tally.paused = self._pause.seen
+                self.counts.paused = self._pause.seen
             self._room.put(None)
 
     def _count(self, gone: Sequence[Deletable]) -> None:
-        """Count what one request has removed."""
+        """Count what one request has deleted."""
         with self.lock:
-            t = self.tally
+            t = self.counts
             t.objects += len(gone)
             t.bytes += sum(o.size for o in gone)
             t.highest_deleted_epoch = max([t.highest_deleted_epoch, *(o.epoch for o in gone)])
@@ -327,8 +327,8 @@ def rows_of(objects: Sequence[Deletable], outcome: DeleteOutcome, now_ms: int) -
 A = TypeVar("A")
 R = TypeVar("R", bound="RunResult")
 
-Find = Callable[[Workplace, Remover, A], None]
-"""Finds what may be deleted in one part of the work, and hands it to the remover, whose tally it updates."""
+Find = Callable[[Workplace, DeletionQueue, A], None]
+"""Finds what may be deleted in one part of the work, and hands it to the queue, whose counts it updates."""
 
 _LOOK_EVERY_S: Final = 0.2
 
@@ -336,7 +336,7 @@ _KILLED: Final = ""
 """The outcome of a killed run, which writes none."""
 
 
-class RunResult(Tally, Outcome, kw_only=True):
+class RunResult(RunCounts, Outcome, kw_only=True):
     """The result of a run that deletes. A dry run reports as deleted what the real run would delete.
 
     `stopped`: the caller or a pause ended it. `paused`: the pause that is set, or that ended the run.
@@ -355,7 +355,7 @@ class RunResult(Tally, Outcome, kw_only=True):
         ]
     )
 
-    plan: Removal[Sweep] | Removal[Vacuum]
+    plan: DeletionPlan[Sweep] | DeletionPlan[Vacuum]
     engine: str = LOCAL
     engine_reason: str = ""
     stopped: bool = False
@@ -425,7 +425,7 @@ class RunResult(Tally, Outcome, kw_only=True):
         """Return the run's summary for its record."""
         plan = self.plan
         return RunSummary(
-            **{name: getattr(self, name) for name in Tally.__struct_fields__},
+            **{name: getattr(self, name) for name in RunCounts.__struct_fields__},
             run_id=plan.run_id,
             command=self.command,
             started_ms=plan.started_ms,
@@ -446,7 +446,7 @@ class RunResult(Tally, Outcome, kw_only=True):
         )
 
 
-class RemovalRun(Generic[D, R]):
+class DeletionRun(Generic[D, R]):
     """A run that deletes.
 
     Args:
@@ -473,24 +473,24 @@ class RemovalRun(Generic[D, R]):
         self._deleters = deleters or InlineExecutor()
         self._records = sink_of(cluster.store, self._options)
         self.stop = stop or threading.Event()
-        self._removers: dict[str, Remover] = {}
+        self._queues: dict[str, DeletionQueue] = {}
         self._began = cluster.runtime.clock.monotonic()
 
-    def _begin(self, plan: Removal[D]) -> None:
+    def _begin(self, plan: DeletionPlan[D]) -> None:
         if self._workers.engine != LOCAL and self._options.in_one_process:
             raise UsageError(f"only one process can keep {self._options.in_one_process}: use --engine local")
         self._plan = plan
         self._pacer = Pacer(self._cluster.runtime, self._options.max_rate, self.stop)
-        self._budget = Budget(plan.limits, Tally())
+        self._budget = Budget(plan.limits, RunCounts())
 
-    def _remover(self, kind: str, *, record: bool = True) -> Remover:
-        """Return this process's remover of a kind. All kinds share pace and limits.
+    def _queue(self, kind: str, *, record: bool = True) -> DeletionQueue:
+        """Return this process's queue of a kind. All kinds share pace and limits.
 
         Args:
-            record: whether the removals are recorded.
+            record: whether the deletions are recorded.
         """
-        if kind not in self._removers:
-            self._removers[kind] = Remover(
+        if kind not in self._queues:
+            self._queues[kind] = DeletionQueue(
                 self._cluster.store,
                 self._cluster.runtime,
                 self._plan,
@@ -502,10 +502,10 @@ class RemovalRun(Generic[D, R]):
                 progress=functools.partial(self._report, kind),
                 budget=self._budget,
             )
-        return self._removers[kind]
+        return self._queues[kind]
 
     def _report(self, kind: str) -> None:
-        """Report the removals of a kind; called after every DELETE request of this process."""
+        """Report the deletions of a kind; called after every DELETE request of this process."""
 
     @contextmanager
     def _recording(self, result: R) -> Iterator[None]:
@@ -536,23 +536,23 @@ class RemovalRun(Generic[D, R]):
 
     def _total(self, result: R) -> None:
         """Add up in the result what was done by all workers."""
-        result.count(Tally(throttled=self._pacer.throttled, backpressure_seconds=self._pacer.backpressure_s))
-        for remover in self._removers.values():
-            result.count(remover.tally)
+        result.include(RunCounts(throttled=self._pacer.throttled, backpressure_seconds=self._pacer.backpressure_s))
+        for queue in self._queues.values():
+            result.include(queue.counts)
 
     @property
     def _ended(self) -> bool:
         """Return whether nothing more is to be deleted."""
-        return self.stop.is_set() or any(r.full for r in self._removers.values())
+        return self.stop.is_set() or any(r.full for r in self._queues.values())
 
     def _spread(self, kind: str, find: Find[A], parts: Sequence[A]) -> None:
-        """Have the workers remove what `find` finds in the parts. Raises what ended the run early."""
-        remover = self._remover(kind)
+        """Have the workers delete what `find` finds in the parts. Raises what ended the run early."""
+        queue = self._queue(kind)
         if self._workers.engine == LOCAL:
-            with remover.finishing():
-                self._workers.map(lambda place, part: find(place, remover, part), parts)
+            with queue.finishing():
+                self._workers.map(lambda place, part: find(place, queue, part), parts)
             return
-        plan, rate, done = self._plan, self._options.max_rate, dict[str, Tally]()
+        plan, rate, done = self._plan, self._options.max_rate, dict[str, RunCounts]()
         if rate is not None:
             options = msgspec.structs.replace(self._options, max_rate=rate / len(parts))
             plan = msgspec.structs.replace(plan, options=options)
@@ -565,27 +565,27 @@ class RemovalRun(Generic[D, R]):
                 with suppress(StoreError):  # the error that ended the run is the one to report
                     self._settle(kind, [])
                 raise
-        for tally in done.values():
-            remover.count(tally)
+        for counts in done.values():
+            queue.count(counts)
         self._settle(kind, done)
-        if remover.tally.paused:
+        if queue.counts.paused:
             self.stop.set()
 
     def _abort_uploads(
-        self, prefix: str, remover: Remover, result: R, may_go: Callable[[UnfinishedUpload], bool]
+        self, prefix: str, queue: DeletionQueue, result: R, may_go: Callable[[UnfinishedUpload], bool]
     ) -> None:
         """Abort the unfinished uploads below `prefix` that `may_go` accepts; a dry run only counts them."""
-        store, tally = self._cluster.store, remover.tally
-        tally.list_requests += 1  # for the first page, also if it is empty
+        store, counts = self._cluster.store, queue.counts
+        counts.list_requests += 1  # for the first page, also if it is empty
         try:
             for number, page in enumerate(store.uploads(prefix)):
-                tally.list_requests += number > 0
+                counts.list_requests += number > 0
                 for upload in filter(may_go, page):
                     if self.stop.is_set():
                         return
                     if not result.dry_run:
                         store.abort(upload)
-                    tally.uploads_aborted += 1
+                    counts.uploads_aborted += 1
         except StoreError as e:
             result.uploads_note = f"unfinished multipart uploads were not all listed: {e}"
 
@@ -602,9 +602,9 @@ class RemovalRun(Generic[D, R]):
         if set(workers.values()) <= set(reported):
             return
         deleted, size = deleted_on_record(self._cluster, workers)
-        remover = self._removers[kind]
-        more, more_bytes = deleted - remover.tally.objects, size - remover.tally.bytes
-        remover.count(Tally(listed=more, eligible=more, objects=more, bytes=more_bytes))
+        queue = self._queues[kind]
+        more, more_bytes = deleted - queue.counts.objects, size - queue.counts.bytes
+        queue.count(RunCounts(listed=more, eligible=more, objects=more, bytes=more_bytes))
 
 
 def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
@@ -628,13 +628,13 @@ def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
     return folder or store
 
 
-def _elsewhere(find: Find[A], plan: Removal[Any], kind: str, place: Workplace, part: A) -> tuple[str, Tally]:
-    """Run one part on an executor; return the name of its segments and its tally."""
+def _elsewhere(find: Find[A], plan: DeletionPlan[Any], kind: str, place: Workplace, part: A) -> tuple[str, RunCounts]:
+    """Run one part on an executor; return the name of its segments and its counts."""
     store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.options.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s
     worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
     with ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
-        remover = Remover(
+        queue = DeletionQueue(
             store,
             runtime,
             msgspec.structs.replace(plan, started_ms=store.now_ms()),  # it may have waited for hours
@@ -643,11 +643,11 @@ def _elsewhere(find: Find[A], plan: Removal[Any], kind: str, place: Workplace, p
             records=sink_of(store, plan.options),
             pacer=pacer,
         )
-        with remover.finishing():
-            find(place, remover, part)
-    tally = remover.tally
-    tally.throttled, tally.backpressure_seconds = pacer.throttled - throttled, pacer.backpressure_s - waited
-    return worker, tally
+        with queue.finishing():
+            find(place, queue, part)
+    counts = queue.counts
+    counts.throttled, counts.backpressure_seconds = pacer.throttled - throttled, pacer.backpressure_s - waited
+    return worker, counts
 
 
 @contextmanager

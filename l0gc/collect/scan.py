@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from l0gc.collect.deletion import Deletable
-from l0gc.collect.plan import RATIO, Removal
+from l0gc.collect.plan import RATIO, DeletionPlan
 from l0gc.errors import StoreError
 from l0gc.operations import Deletion, Sweep, written
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage, ObjectStore, VersionPage
@@ -23,8 +23,8 @@ SAMPLES: Final = 3
 FAILURES_KEPT: Final = 20
 
 
-class Tally(msgspec.Struct, kw_only=True):
-    """The totals of a removal, done or simulated: of a scan, a worker, a whole run, its result or its summary.
+class RunCounts(msgspec.Struct, kw_only=True):
+    """The totals of a deletion, done or simulated: of a scan, a worker, a whole run, its result or its summary.
 
     Attributes:
         eligible: counted by epoch alone; `held_by_age` counts those that are too young.
@@ -73,9 +73,9 @@ class Tally(msgspec.Struct, kw_only=True):
         """Return whether more was eligible than the allowed share."""
         return self.limited_by == RATIO
 
-    def count(self, other: Tally) -> None:
+    def include(self, other: RunCounts) -> None:
         """Add the counts of another scan or worker."""
-        for name in Tally.__struct_fields__:
+        for name in RunCounts.__struct_fields__:
             mine, theirs = getattr(self, name), getattr(other, name)
             setattr(self, name, _TOGETHER[name](mine, theirs) if name in _TOGETHER else mine + theirs)
 
@@ -102,11 +102,13 @@ class SkipScan:
         skip: whether to jump over what is live; False reads everything.
     """
 
-    def __init__(self, store: ObjectStore, plan: Removal[Sweep], first: int, end: int, *, skip: bool = True) -> None:
+    def __init__(
+        self, store: ObjectStore, plan: DeletionPlan[Sweep], first: int, end: int, *, skip: bool = True
+    ) -> None:
         self._store, self._plan, self._layout, self._skip = store, plan, plan.layout, skip
         self._start = plan.layout.before_shard(first)
         self._end = plan.layout.before_shard(end) if end < plan.layout.shards else None
-        self.counts = Tally()
+        self.counts = RunCounts()
         self.at = self._start
 
     def batches(self) -> Iterator[list[Deletable]]:

@@ -1,6 +1,6 @@
 """A sweep deletes L0 objects at or below M, and aborts their unfinished uploads.
 
-One process sweeps all shards with one remover; a limit is used up in key order. On Spark each part is a range of shards.
+One process sweeps all shards with one queue; a limit is used up in key order. On Spark each part is a range of shards.
 Scanning and deleting overlap (`run.py`). If a store lists out of order (hazard 12), the scanner detects it, all
 deletes in progress are finished, and the whole part is scanned once more in one piece.
 
@@ -19,9 +19,9 @@ import msgspec
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.history import on_record_as_shadow
-from l0gc.collect.plan import Removal, plan_sweep
-from l0gc.collect.run import RemovalRun, Remover, RunResult
-from l0gc.collect.scan import OutOfOrderError, SkipScan, Tally
+from l0gc.collect.plan import DeletionPlan, plan_sweep
+from l0gc.collect.run import DeletionQueue, DeletionRun, RunResult
+from l0gc.collect.scan import OutOfOrderError, RunCounts, SkipScan
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import L0gcError, PartialFailureError
 from l0gc.events import Progress, quiet
@@ -76,7 +76,7 @@ class SweepResult(RunResult, kw_only=True):
     )
     derived: ClassVar[tuple[str, ...]] = ("watermark", "bound", "deleted")
 
-    plan: Removal[Sweep]
+    plan: DeletionPlan[Sweep]
 
     @property
     def watermark(self) -> int:
@@ -115,7 +115,7 @@ class SweepResult(RunResult, kw_only=True):
         )
 
 
-class SweepRun(RemovalRun[Sweep, SweepResult]):
+class SweepRun(DeletionRun[Sweep, SweepResult]):
     """One run."""
 
     operation = Sweep
@@ -129,7 +129,7 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
 
         Args:
             ranges: into how many ranges the shards are cut, each scanned separately; by default as suits the workers.
-            gone: called, in key order, with the objects that each request removed, or would remove in a dry run. If the
+            gone: called, in key order, with the objects that each request deleted, or would delete in a dry run. If the
                 store lists out of order and the scan begins again, they are passed twice.
 
         Raises:
@@ -148,19 +148,19 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
         if gone is not None:
             self._deleters = InlineExecutor()
         with self._recording(result):
-            remover, say = self._remover(LEVEL_ZERO), self._workers.say
+            queue, say = self._queue(LEVEL_ZERO), self._workers.say
             parts = self._parts(plan, ranges, in_order=bool(plan.limits) or gone is not None)
             if gone is not None:
-                remover.gone = gone
+                queue.gone = gone
             if self._workers.engine != LOCAL:
                 say(f"{count(len(parts), 'range')} of shards")
                 say = quiet
             self._spread(LEVEL_ZERO, functools.partial(sweep_ranges, say), parts)
-            if not remover.tally.over_ratio:
-                self._abort_uploads(plan.layout.data_prefix, remover, result, functools.partial(_may_be_aborted, plan))
+            if not queue.counts.over_ratio:
+                self._abort_uploads(plan.layout.data_prefix, queue, result, functools.partial(_may_be_aborted, plan))
         return result
 
-    def _parts(self, plan: Removal[Sweep], ranges: int | None, *, in_order: bool) -> list[Ranges]:
+    def _parts(self, plan: DeletionPlan[Sweep], ranges: int | None, *, in_order: bool) -> list[Ranges]:
         """Return the shards in parts. In key order, a limit covers the same objects in a dry run and in the run."""
         workers = self._workers
         if workers.engine != LOCAL:
@@ -169,7 +169,7 @@ class SweepRun(RemovalRun[Sweep, SweepResult]):
         return [plan.ranges(1 if in_order else ranges or workers.slots)]
 
 
-def _may_be_aborted(plan: Removal[Sweep], upload: UnfinishedUpload) -> bool:
+def _may_be_aborted(plan: DeletionPlan[Sweep], upload: UnfinishedUpload) -> bool:
     key = plan.layout.parse(upload.key)
     if key is None or key.epoch > plan.bound:
         return False
@@ -179,57 +179,57 @@ def _may_be_aborted(plan: Removal[Sweep], upload: UnfinishedUpload) -> bool:
 # -- a part of the shards -------------------------------------------------------------------------------------------------
 
 
-def sweep_ranges(progress: Progress, place: Workplace, remover: Remover, ranges: Ranges) -> None:
+def sweep_ranges(progress: Progress, place: Workplace, queue: DeletionQueue, ranges: Ranges) -> None:
     """Hand over what may be deleted in the ranges.
 
     Args:
         progress: called after every request with the position of the run.
     """
-    sweeper = _Sweeper(place.store, remover, progress)
+    sweeper = _Sweeper(place.store, queue, progress)
     try:
         place.parallel.map(lambda span: sweeper.scan(*span), ranges)
     except OutOfOrderError:
-        remover.drain()
-        remover.begin_again()
+        queue.drain()
+        queue.begin_again()
         sweeper.scan(ranges[0][0], ranges[-1][1], skip=False)
 
 
 class _Sweeper:
     """Scans ranges of shards, one scanner each. A scanner that waits for the deletes holds one page."""
 
-    def __init__(self, store: ObjectStore, remover: Remover, progress: Progress) -> None:
-        self._store, self._remover, self._progress = store, remover, progress
+    def __init__(self, store: ObjectStore, queue: DeletionQueue, progress: Progress) -> None:
+        self._store, self._queue, self._progress = store, queue, progress
         self._at = ""
-        remover.progress = self._report
+        queue.progress = self._report
 
     def scan(self, first: int, end: int, *, skip: bool = True) -> None:
         """Scan a range, and stop the other scanners if it cannot be scanned to its end."""
-        remover = self._remover
-        scan = SkipScan(self._store, remover.plan, first, end, skip=skip)
+        queue = self._queue
+        scan = SkipScan(self._store, queue.plan, first, end, skip=skip)
         try:
             for batch in scan.batches():
                 self._at = scan.at
                 self._count(scan)
-                remover.take(batch)
+                queue.take(batch)
                 self._report()
-                if remover.full or remover.stop.is_set():
+                if queue.full or queue.stop.is_set():
                     return
         except BaseException:
-            remover.full = True  # the other scanners may as well end
+            queue.full = True  # the other scanners may as well end
             raise
         finally:
             self._count(scan)
 
     def _count(self, scan: SkipScan) -> None:
-        counts, scan.counts = scan.counts, Tally()
-        self._remover.count(counts)
+        counts, scan.counts = scan.counts, RunCounts()
+        self._queue.count(counts)
 
     def _report(self) -> None:
-        remover, expected = self._remover, self._remover.plan.expected
-        with remover.lock:
-            done, rate = remover.tally, remover.pacer.rate()
+        queue, expected = self._queue, self._queue.plan.expected
+        with queue.lock:
+            done, rate = queue.counts, queue.pacer.rate()
             deleted, gone, listed = done.objects, done.bytes, done.listed
-        shard = remover.plan.layout.shard_text(self._at)
+        shard = queue.plan.layout.shard_text(self._at)
         total = expected if expected >= deleted else None
         of = f" of {count(expected, 'object')}" if total is not None else ""
         held = f", held to {rate:,.0f}/s" if rate is not None else ""

@@ -18,14 +18,14 @@ from typing import ClassVar, Final, NamedTuple, Protocol
 import msgspec
 
 from l0gc.collect.deletion import Deletable
-from l0gc.collect.dropped_l1 import DROPPED_L1, Amounts, DroppedRemoval, DroppedSource
+from l0gc.collect.dropped_l1 import DROPPED_L1, Amounts, DroppedSource, delete_dropped
 from l0gc.collect.gc_steps import SWEEP, VACUUM
 from l0gc.collect.history import old_run_records, old_scan_snapshots
-from l0gc.collect.orphans import ORPHANED_L1, OrphanSource, remove_orphans
-from l0gc.collect.plan import RATIO, Removal, plan_vacuum
+from l0gc.collect.orphans import ORPHANED_L1, OrphanSource, delete_orphans
+from l0gc.collect.plan import RATIO, DeletionPlan, plan_vacuum
 from l0gc.collect.record import ObjectTotals
-from l0gc.collect.run import Budget, RemovalRun, Remover, RunResult
-from l0gc.collect.scan import Tally
+from l0gc.collect.run import Budget, DeletionQueue, DeletionRun, RunResult
+from l0gc.collect.scan import RunCounts
 from l0gc.collect.sweep import LEVEL_ZERO
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count, size
@@ -54,7 +54,7 @@ class GarbageKind(NamedTuple):
     goes: str
     places: tuple[str, ...]
     command: str = VACUUM
-    old: Callable[[ObjectStore, Removal[Vacuum]], Iterator[list[Deletable]]] | None = None
+    old: Callable[[ObjectStore, DeletionPlan[Vacuum]], Iterator[list[Deletable]]] | None = None
     recorded: bool = True
 
 
@@ -150,7 +150,7 @@ class VacuumResult(RunResult, kw_only=True):
     command: ClassVar[str] = VACUUM
     hidden: ClassVar[frozenset[str]] = RunResult.hidden | {"eligible", "held_by_age"}
 
-    plan: Removal[Vacuum]
+    plan: DeletionPlan[Vacuum]
     deleted: dict[str, ObjectTotals] = msgspec.field(default_factory=lambda: dict.fromkeys(KINDS, ObjectTotals()))
     fence: int | None = None
     l1: Amounts = msgspec.field(default_factory=Amounts)
@@ -192,7 +192,7 @@ class VacuumResult(RunResult, kw_only=True):
         return PartialFailureError(f"{'; '.join(found)}. The rest is done; run l0gc vacuum again")
 
 
-class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
+class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
     """Runs one vacuum."""
 
     operation = Vacuum
@@ -219,18 +219,17 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
                 self._budget.lift(RATIO)  # old records are not part of the share
             for name, kind in KINDS.items():
                 if kind.old is not None and not self._ended:
-                    remover = self._remover(name)
-                    with remover.finishing():
-                        remover.take_all(kind.old(self._cluster.store, plan))
+                    queue = self._queue(name)
+                    with queue.finishing():
+                        queue.take_all(kind.old(self._cluster.store, plan))
         return result
 
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult) -> None:
         source.refresh()
         there = source.amounts()
         plan = self._plan.limited_to_share(there.live_objects + there.dropped_objects)
-        self._plan, result.plan, self._budget = plan, plan, Budget(plan.limits, Tally())
-        removal = DroppedRemoval(source, self._remover(DROPPED_L1), self.stop, dry_run=plan.options.dry_run)
-        removal.run(plan.started_ms, int(1000 * plan.options.l1_grace_s), plan.cluster_epoch)
+        self._plan, result.plan, self._budget = plan, plan, Budget(plan.limits, RunCounts())
+        delete_dropped(source, self._queue(DROPPED_L1))
         result.l1 = source.amounts()
         if result.l1.oldest_dropped_ms is not None:
             result.oldest_dropped_age_s = max(0, plan.started_ms - result.l1.oldest_dropped_ms) / 1000
@@ -248,26 +247,26 @@ class VacuumRun(RemovalRun[Vacuum, VacuumResult]):
         here = workers.engine == LOCAL
         parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if here else workers.slots
         parts = 1 if plan.limits else parts  # in key order, a limit covers the same objects in a dry run and in the run
-        find = functools.partial(remove_orphans, source.looker(remote=not here))
+        find = functools.partial(delete_orphans, source.looker(remote=not here))
         self._spread(ORPHANED_L1, find, source.parts(L1_DATA, parts))
         if self._ended:
             return
-        remover = self._remover(ORPHANED_L1)
-        self._abort_uploads(L1_DATA, remover, result, functools.partial(_is_below, fence))
+        queue = self._queue(ORPHANED_L1)
+        self._abort_uploads(L1_DATA, queue, result, functools.partial(_is_below, fence))
         if not plan.options.dry_run:
-            found = remover.tally
-            source.scanned(fence, [f.key for f in found.failures] if found.failed <= len(found.failures) else None)
+            failures = queue.counts.failures
+            source.scanned(fence, [f.key for f in failures] if queue.counts.failed <= len(failures) else None)
 
-    def _remover(self, kind: str, *, record: bool = True) -> Remover:
-        return super()._remover(kind, record=KINDS[kind].recorded)
+    def _queue(self, kind: str, *, record: bool = True) -> DeletionQueue:
+        return super()._queue(kind, record=KINDS[kind].recorded)
 
     def _total(self, result: VacuumResult) -> None:
         super()._total(result)
-        result.deleted |= {kind: ObjectTotals(r.tally.objects, r.tally.bytes) for kind, r in self._removers.items()}
+        result.deleted |= {kind: ObjectTotals(r.counts.objects, r.counts.bytes) for kind, r in self._queues.items()}
 
     def _report(self, kind: str) -> None:
-        removers = list(self._removers.values())
-        deleted, total = sum(r.tally.objects for r in removers), sum(r.tally.bytes for r in removers)
+        queues = list(self._queues.values())
+        deleted, total = sum(r.counts.objects for r in queues), sum(r.counts.bytes for r in queues)
         self._workers.say(f"{kind}: {deleted:,} deleted, {size(total)}", kind=kind, deleted=deleted, bytes=total)
 
 

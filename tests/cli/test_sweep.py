@@ -16,7 +16,7 @@ from l0gc.cli.main import cli
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.sweep import swept, vacuumed
 from l0gc.collect.history import list_runs
-from l0gc.collect.plan import Removal
+from l0gc.collect.plan import DeletionPlan
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import UsageError
@@ -68,7 +68,7 @@ def refuse(command: str, option: str, value: str) -> None:
 def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Sweep, said: str) -> None:
     cluster = a_cluster()
     result = SweepRun(cluster, Sweep(dry_run=options.dry_run)).run()
-    result.plan = Removal(options=options, versioning=ENABLED, run_id="RUN")
+    result.plan = DeletionPlan(options=options, versioning=ENABLED, run_id="RUN")
     (line,) = [line for line in swept(result) if "keeps versions" in line]
     assert said in line
     assert ("undelete" in line) == (options.record and not options.dry_run)
@@ -94,7 +94,7 @@ def test_the_text_names_the_option_that_left_the_rest(options: Sweep, option: st
 
 
 def of_vacuum(result: SweepResult) -> VacuumResult:
-    return VacuumResult(plan=Removal(options=Vacuum(), run_id="RUN", started_ms=0), limited_by=result.limited_by)
+    return VacuumResult(plan=DeletionPlan(options=Vacuum(), run_id="RUN", started_ms=0), limited_by=result.limited_by)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_what_is_said_of_versions_is_true_of_the_bucket(versioning: str, said: s
 )
 @pytest.mark.parametrize("dry_run", [False, True])
 def test_what_a_vacuum_says_of_versions_is_true_of_the_bucket(versioning: str, said: str, *, dry_run: bool) -> None:
-    plan = Removal(options=Vacuum(dry_run=dry_run), run_id="RUN", started_ms=0, versioning=versioning)
+    plan = DeletionPlan(options=Vacuum(dry_run=dry_run), run_id="RUN", started_ms=0, versioning=versioning)
     result = VacuumResult(plan=plan, objects=2)
     lines = [line for line in vacuumed(result) if "version" in line]
     assert len(lines) == bool(said)

@@ -11,7 +11,7 @@ from l0gc.collect.deletion import Pause, PauseWatch, clear_pause, describe_pause
 from l0gc.collect.history import list_runs
 from l0gc.collect.record import DELETED, LEFT
 from l0gc.collect.run import SEGMENTS_IN_HAND
-from l0gc.collect.scan import Tally
+from l0gc.collect.scan import RunCounts
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS
@@ -230,9 +230,9 @@ def test_the_pause_is_read_once_per_plan_and_segment(monkeypatch: pytest.MonkeyP
 
 
 def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:
-    total = Tally()
-    total.count(Tally(paused="disk audit"))
-    total.count(Tally())
+    total = RunCounts()
+    total.include(RunCounts(paused="disk audit"))
+    total.include(RunCounts())
     assert total.paused == "disk audit"
 
 

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.history import started_ms
-from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, Removal, plan_sweep
+from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, DeletionPlan, plan_sweep
 from l0gc.collect.record import read_summary
 from l0gc.collect.run import Budget
-from l0gc.collect.scan import Tally
+from l0gc.collect.scan import RunCounts
 from l0gc.collect.sweep import SweepRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
@@ -68,14 +68,14 @@ def test_the_ranges_cover_the_shards_once(first: int, more: int, n: int) -> None
     assert all(a < b for a, b in ranges)
 
 
-def a_plan(**changes: object) -> Removal[Sweep]:
+def a_plan(**changes: object) -> DeletionPlan[Sweep]:
     plan = plan_sweep(a_cluster(), Sweep())
     return msgspec.structs.replace(plan, **changes)
 
 
 def test_a_plan_may_be_sent_to_another_process() -> None:
     plan = a_plan(ratio_limit=7, versioning="enabled")
-    assert msgspec.json.decode(msgspec.json.encode(plan), type=Removal[Sweep]) == plan
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=DeletionPlan[Sweep]) == plan
 
 
 def test_a_run_is_named_by_the_stores_clock() -> None:
@@ -283,7 +283,7 @@ def test_the_share_alone_keeps_unfinished_uploads(options: Sweep, aborted: int) 
 
 @pytest.mark.parametrize("sizes", [[[5, 1]], [[5], [1]], [[], [5], [], [1]]])
 def test_nothing_is_claimed_behind_what_a_limit_excluded(sizes: list[list[int]]) -> None:
-    budget = Budget({BYTES: 4}, Tally())
+    budget = Budget({BYTES: 4}, RunCounts())
     claimed = [budget.claim([Deletable("a", 1, size) for size in batch]) for batch in sizes]
     assert (claimed, budget.limited_by) == ([[]] * len(sizes), BYTES)
 

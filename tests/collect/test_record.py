@@ -10,7 +10,7 @@ import pytest
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.history import list_runs, old_run_records, show_run
-from l0gc.collect.plan import Removal
+from l0gc.collect.plan import DeletionPlan
 from l0gc.collect.record import (
     DELETED,
     FAILED,
@@ -195,7 +195,7 @@ def test_old_records_expire_and_younger_ones_and_foreign_files_stay() -> None:
         store.put(cluster.controller.layout().format(0, 1, f"{n:08x}-0000-4000-8000-0000000000ff"), b"x")
         runs.append(SweepRun(cluster).run(1).plan)
     store.page_size = 3
-    plan = Removal(options=Vacuum(keep_runs_s=0), started_ms=runs[2].started_ms - 1)
+    plan = DeletionPlan(options=Vacuum(keep_runs_s=0), started_ms=runs[2].started_ms - 1)
     old = {o.key for batch in old_run_records(store, plan) for o in batch}
     left = {k.split("/")[2] for k in store.objects if k.startswith(RUNS) and k not in foreign | old}
     assert left == {r.run_id for r in runs[2:]}

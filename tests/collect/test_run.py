@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from l0gc.collect.history import find_in_runs, show_run
-from l0gc.collect.plan import Removal, run_id
+from l0gc.collect.plan import DeletionPlan, run_id
 from l0gc.collect.record import ObjectTotals, RecordedObject, encode_segment, read_summary
 from l0gc.collect.sweep import SweepRun
 from l0gc.collect.vacuum import VacuumRun
@@ -180,7 +180,7 @@ def test_a_dry_run_elsewhere_says_the_same_and_leaves_all() -> None:
 def test_every_limit_needs_one_process() -> None:
     """On executors each task would have the whole limit."""
     options = Sweep(max_objects=1, max_bytes=1, max_delete_ratio=1.0)
-    limits = Removal(options=options, ratio_limit=1).limits
+    limits = DeletionPlan(options=options, ratio_limit=1).limits
     assert set(limits) == {name for name in Deletion.__struct_fields__ if name.startswith("max_")} - {"max_rate"}
     assert all(f"--{written(Sweep, name)}" in options.in_one_process for name in limits)
 

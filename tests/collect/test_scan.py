@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import l0gc.collect.scan
-from l0gc.collect.plan import Removal
-from l0gc.collect.scan import OutOfOrderError, SkipScan, Tally
+from l0gc.collect.plan import DeletionPlan
+from l0gc.collect.scan import OutOfOrderError, RunCounts, SkipScan
 from l0gc.keys import KeyLayout
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import PAGE_SIZE
@@ -27,8 +27,8 @@ def garbage(layout: KeyLayout, keys: list[str], watermark: int) -> list[str]:
 
 def scan_range(
     store: MemoryStore, layout: KeyLayout, watermark: int, cut: tuple[int, int], skip: bool = True
-) -> tuple[list[str], Tally]:
-    scan = SkipScan(store, Removal(options=Sweep(), layout=layout, bound=watermark), *cut, skip=skip)
+) -> tuple[list[str], RunCounts]:
+    scan = SkipScan(store, DeletionPlan(options=Sweep(), layout=layout, bound=watermark), *cut, skip=skip)
     found = [o.key for batch in scan.batches() for o in batch]
     return found, scan.counts
 
@@ -87,9 +87,9 @@ def test_a_scan_without_skipping_counts_every_key_once(
 ) -> None:
     layout, keys, watermark = bucket
     store = a_store(keys, page_size)
-    total = Tally()
+    total = RunCounts()
     for cut in ranges:
-        total.count(scan_range(store, layout, watermark, cut, skip=False)[1])
+        total.include(scan_range(store, layout, watermark, cut, skip=False)[1])
     all_keys = below(layout, keys)
     foreign = [k for k in all_keys if layout.parse(k) is None]
     assert (total.listed, total.unparsable) == (len(all_keys), len(foreign))
@@ -151,6 +151,6 @@ def test_an_object_is_old_enough_at_the_age_exactly() -> None:
         store.put(layout.format(0, 1, name_of(n)), b"x")
         store.clock.ms += 1000
     changed = store.objects[layout.format(0, 1, name_of(1))].modified_ms
-    scan = SkipScan(store, Removal(options=Sweep(), layout=layout, bound=5, older_than_ms=changed), 0, SHARDS)
+    scan = SkipScan(store, DeletionPlan(options=Sweep(), layout=layout, bound=5, older_than_ms=changed), 0, SHARDS)
     assert [o.key for b in scan.batches() for o in b] == [layout.format(0, 1, name_of(n)) for n in (0, 1)]
     assert (scan.counts.eligible, scan.counts.held_by_age) == (3, 1)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from l0gc.collect.plan import plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
-from l0gc.collect.run import SEGMENTS_IN_HAND, Remover
-from l0gc.collect.scan import FAILURES_KEPT, Tally
+from l0gc.collect.run import SEGMENTS_IN_HAND, DeletionQueue
+from l0gc.collect.scan import FAILURES_KEPT, RunCounts
 from l0gc.collect.sweep import SweepRun, sweep_ranges
 from l0gc.errors import StoreError
 from l0gc.events import quiet
@@ -316,15 +316,15 @@ def test_progress_shows_where_a_run_is(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_tallies_of_workers_add_up() -> None:
     cluster = a_cluster()
     plan = plan_sweep(cluster, Sweep())
-    total = Tally()
+    total = RunCounts()
     with ThreadPoolExecutor(2) as deleters:
         for n, span in enumerate(plan.ranges(4)):
-            remover = Remover(
+            queue = DeletionQueue(
                 cluster.store, cluster.runtime, plan, worker=f"w{n}", deleters=deleters, records=cluster.store
             )
-            with remover.finishing():
-                sweep_ranges(quiet, cluster, remover, [span])
-            total.count(remover.tally)
+            with queue.finishing():
+                sweep_ranges(quiet, cluster, queue, [span])
+            total.include(queue.counts)
     assert (total.objects, total.eligible, total.bytes, total.failed) == (60, 60, 180, 0)
     assert total.highest_deleted_epoch == 4
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from l0gc.collect.plan import Removal
+from l0gc.collect.plan import DeletionPlan
 from l0gc.collect.scan import SkipScan
 from l0gc.keys import KeyLayout
 from l0gc.operations import Sweep
@@ -23,5 +23,5 @@ def test_a_scan_that_begins_at_a_shard_misses_none_of_its_keys(store: S3Store) -
         store.put(key, b"x")
     for first in range(4):
         inside = [k for k in keys if (parsed := layout.parse(k)) and first <= parsed.shard < first + 1]
-        scan = SkipScan(store, Removal(options=Sweep(), layout=layout, bound=1), first, first + 1)
+        scan = SkipScan(store, DeletionPlan(options=Sweep(), layout=layout, bound=1), first, first + 1)
         assert [o.key for batch in scan.batches() for o in batch] == [k for k in inside if f"/{1:018}/" in k]

@@ -18,7 +18,7 @@ from l0gc.collect.dropped_l1 import DROPPED_L1, Amounts
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.history import list_runs, old_run_records, show_run
 from l0gc.collect.orphans import ORPHANED_L1, Fact, is_orphan
-from l0gc.collect.plan import BYTES, OBJECTS, RATIO, Removal, run_id
+from l0gc.collect.plan import BYTES, OBJECTS, RATIO, DeletionPlan, run_id
 from l0gc.collect.record import Attempt, attempt_key, read_summary, write_attempt
 from l0gc.collect.scan import FAILURES_KEPT, SAMPLES
 from l0gc.collect.vacuum import KINDS, VacuumResult, VacuumRun
@@ -450,7 +450,7 @@ def test_run_records_expire_by_age_and_number_except_this_runs() -> None:
     put(store, f"{RUNS}foreign")
 
     def old(before: int, keep: int, this: str = "") -> list[str]:
-        plan = Removal(options=Vacuum(keep_runs_s=0), started_ms=1_700_000_000_000 + 1000 * before, run_id=this)
+        plan = DeletionPlan(options=Vacuum(keep_runs_s=0), started_ms=1_700_000_000_000 + 1000 * before, run_id=this)
         batches = old_run_records(store, plan, keep)
         return [o.key.split("/")[2] for batch in batches for o in batch]
 

@@ -9,7 +9,8 @@ from unittest import mock
 
 import l0gc.storage.answers
 import l0gc.storage.objectstore
-from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedRemoval
+from l0gc.collect.dropped_l1 import GRACE_EPOCHS, DroppedSource, delete_batch
+from l0gc.collect.run import DeletionQueue
 from l0gc.errors import StoreError
 from l0gc.storage.objectstore import VersionedKey, VersionsDeleted
 from l0gc.storage.refusals import NOT_S3
@@ -43,17 +44,19 @@ def deletion_forgotten(self: ControllerState) -> dict[int, list[Topic]]:
 
 @instead(
     46,
-    "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
+    "l0gc/collect/dropped_l1.py::delete_dropped",
     "an object that cannot be deleted keeps all that its journal dropped after it",
     "tests/collect/test_vacuum.py::test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit",
 )
-def held_ends_journal(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
+def held_ends_journal(source: DroppedSource, queue: DeletionQueue) -> None:
     """The batches of a unit go in their order, up to one of which something is left."""
-    for unit in self._source.units():
-        for batch in self._source.dropped(unit, now_ms - grace_ms, cluster_epoch - GRACE_EPOCHS):
-            before = self._remover.tally.failed
-            self._remove(unit, batch)
-            if self._remover.tally.failed > before:
+    plan = queue.plan
+    before_ms = plan.started_ms - int(1000 * plan.options.l1_grace_s)
+    for unit in source.units():
+        for batch in source.dropped(unit, before_ms, plan.cluster_epoch - GRACE_EPOCHS):
+            before = queue.counts.failed
+            delete_batch(source, queue, unit, batch)
+            if queue.counts.failed > before:
                 break
 
 

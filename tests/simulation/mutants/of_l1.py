@@ -10,13 +10,15 @@ from functools import partial
 from typing import Any
 from unittest import mock
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 import l0gc.streamlog.garbage
 import l0gc.streamlog.journal.edits
 import l0gc.streamlog.journal.shared
-from l0gc.collect.dropped_l1 import DroppedRemoval
+from l0gc.collect.dropped_l1 import DroppedSource, delete_dropped
+from l0gc.collect.run import DeletionQueue
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import Format
 from l0gc.streamlog.garbage import JournalGarbage
@@ -45,7 +47,7 @@ _without = l0gc.streamlog.journal.shared.without
 _fits = l0gc.streamlog.journal.edits.fits
 _raise_fence = JournalGarbage.fence
 _BETWEEN_S = 60.0
-_removal = DroppedRemoval.run
+_delete_dropped = delete_dropped
 
 
 @mutant(
@@ -128,12 +130,16 @@ def looked_before_fence(self: JournalGarbage, before_ms: int, dropped_before_ms:
 
 @instead(
     26,
-    "l0gc/collect/dropped_l1.py::DroppedRemoval.run",
+    "l0gc/collect/dropped_l1.py::delete_dropped",
     "what was dropped goes at once",
     f"{_GARBAGE}::test_merged_objects_go_after_the_grace_and_two_epochs",
 )
-def no_grace(self: DroppedRemoval, now_ms: int, grace_ms: int, cluster_epoch: int) -> None:
-    _removal(self, now_ms, 0, 1 << 50)
+def no_grace(source: DroppedSource, queue: DeletionQueue) -> None:
+    plan = queue.plan
+    options = msgspec.structs.replace(plan.options, l1_grace_s=0)
+    queue.plan = msgspec.structs.replace(plan, options=options, cluster_epoch=1 << 50)
+    _delete_dropped(source, queue)
+    queue.plan = plan
 
 
 @mutant(

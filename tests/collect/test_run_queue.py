@@ -1,4 +1,4 @@
-"""A remover in virtual time: at the store's speed, with a bound on what is in hand, and a pause that ends it soon."""
+"""A queue in virtual time: at the store's speed, with a bound on what is in hand, and a pause that ends it soon."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from l0gc.collect.deletion import PAUSE_READ_S, Deletable, Pause
-from l0gc.collect.plan import Removal
+from l0gc.collect.plan import DeletionPlan
 from l0gc.collect.record import DELETED, LEFT, PLANNED, SEGMENT_OBJECTS, RecordedObject
-from l0gc.collect.run import OBJECT_BYTES, SEGMENT_BYTES, SEGMENTS_IN_HAND, Remover
+from l0gc.collect.run import OBJECT_BYTES, SEGMENT_BYTES, SEGMENTS_IN_HAND, DeletionQueue
 from l0gc.errors import ObjectNotFoundError
 from l0gc.keys import PAUSED
 from l0gc.operations import Sweep
@@ -61,12 +61,14 @@ class Bucket(Limited):
         self.most_begun = max(self.most_begun, len(self.planned) - len(self.ended))
 
 
-def removed_from(store: Bucket, seconds: float, segment: int, max_rate: float | None = None) -> tuple[Remover, int]:
+def removed_from(
+    store: Bucket, seconds: float, segment: int, max_rate: float | None = None
+) -> tuple[DeletionQueue, int]:
     """Hand over objects for so long, as soon as there is room for them; the most that were in hand at once."""
     clock = store._clock
     runtime = Runtime(clock, random.Random(1))
-    remover = Remover(
-        cast(Any, store), runtime, Removal(options=Sweep(max_rate=max_rate), started_ms=0), worker="l0",
+    queue = DeletionQueue(
+        cast(Any, store), runtime, DeletionPlan(options=Sweep(max_rate=max_rate), started_ms=0), worker="l0",
         deleters=VirtualThreads(clock), records=cast(Any, store),
     )  # fmt: skip
     objects = [Deletable(f"level_zero/data/000/{1:018}/{n:036}", 1, 1) for n in range(segment)]
@@ -74,16 +76,16 @@ def removed_from(store: Bucket, seconds: float, segment: int, max_rate: float | 
 
     def hand_over() -> None:
         nonlocal handed, most
-        while clock.now < seconds and not remover.stop.is_set():
-            if not remover._room.empty():
-                remover.take(objects)
+        while clock.now < seconds and not queue.stop.is_set():
+            if not queue._room.empty():
+                queue.take(objects)
                 handed += segment
-                most = max(most, handed - remover.tally.objects)
+                most = max(most, handed - queue.counts.objects)
             else:
                 clock.sleep(0.001)
 
     clock.run(hand_over)
-    return remover, most
+    return queue, most
 
 
 @pytest.fixture(autouse=True)
@@ -95,8 +97,8 @@ def without_parquet(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("limit", [3_500, 20_000])
 def test_within_five_seconds_nine_tenths_of_what_the_store_takes_go(limit: float, latency_s: float) -> None:
     store = Bucket(VirtualClock(), limit, latency_s)
-    remover, most = removed_from(store, 30, SEGMENT_OBJECTS)
-    assert remover.tally.failed == 0
+    queue, most = removed_from(store, 30, SEGMENT_OBJECTS)
+    assert queue.counts.failed == 0
     assert store.per_second(5, 30) >= 0.9 * limit
     assert store.most_begun <= SEGMENTS_IN_HAND
     assert most <= SEGMENTS_IN_HAND * SEGMENT_OBJECTS
@@ -109,27 +111,27 @@ def test_within_five_seconds_nine_tenths_of_what_the_store_takes_go(limit: float
 def test_a_pause_ends_it_before_any_other_segment_is_on_record(segment: int, max_rate: float | None) -> None:
     """And within five seconds before any other request is sent, however many objects are in hand."""
     store = Bucket(VirtualClock(), 20_000, 0.3, paused_at=8, small_s=SMALL_S)
-    remover, _ = removed_from(store, 60, segment, max_rate)
+    queue, _ = removed_from(store, 60, segment, max_rate)
     gone = sum(n for _, n in store.taken)
-    assert remover.tally.paused.startswith("disk audit")
+    assert queue.counts.paused.startswith("disk audit")
     assert 0 < sum(n for t, n in store.taken if t >= store.paused_at) <= SEGMENTS_IN_HAND * segment
     assert max(t for t, _ in store.taken) <= store.paused_at + PAUSE_READ_S + 0.3
     assert max(store.planned) < store.paused_at + 2 * SMALL_S
     assert store.most_begun <= SEGMENTS_IN_HAND
     assert len(store.ended) == len(store.planned)
-    assert sum(r.status == DELETED for rows in store.ended for r in rows) == gone == remover.tally.objects
+    assert sum(r.status == DELETED for rows in store.ended for r in rows) == gone == queue.counts.objects
     assert {r.status for rows in store.ended for r in rows} <= {DELETED, LEFT}
     assert store._clock.now < store.paused_at + PAUSE_READ_S + 3
 
 
 def test_segments_of_long_keys_are_smaller() -> None:
     store = Bucket(VirtualClock(), 20_000, 0.01)
-    remover = Remover(
-        cast(Any, store), Runtime(store._clock, random.Random(1)), Removal(options=Sweep(), started_ms=0), worker="l0",
+    queue = DeletionQueue(
+        cast(Any, store), Runtime(store._clock, random.Random(1)), DeletionPlan(options=Sweep(), started_ms=0), worker="l0",
         deleters=InlineExecutor(), records=cast(Any, store),
     )  # fmt: skip
-    with remover.finishing():
-        remover.take([Deletable(f"{n:01000}", 1, 1) for n in range(5000)])
+    with queue.finishing():
+        queue.take([Deletable(f"{n:01000}", 1, 1) for n in range(5000)])
     sizes = [sum(len(r.key) + OBJECT_BYTES for r in rows) for rows in store.ended]
     assert sum(map(len, store.ended)) == 5000
     assert max(sizes) <= SEGMENT_BYTES
