@@ -19,6 +19,7 @@ import l0gc
 import l0gc.spark
 from l0gc.spark.session import get_session
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.level_one import share
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -35,12 +36,14 @@ STORED = (
 )
 """The columns that L1 objects have, as the source describes them."""
 NAMES = [column.split()[0] for column in STORED.split(", ")]
+SHARED, OWN = "shared", "own"
+"""Topics with the same records."""
+_TEXT = "concat('record ', id, ' with a text that is about as long as a line of a log: ', md5(CAST(id AS STRING)))"
 
 
 def fill(spark: SparkSession, topic: str, records: str, folder: str) -> int:
     """That many records of about 100 bytes in L1, and a copy of the L1 objects in a folder."""
-    text = "concat('record ', id, ' with a text that is about as long as a line of a log: ', md5(CAST(id AS STRING)))"
-    _write(spark.range(int(records)).selectExpr("CAST(id AS STRING) AS key", f"{text} AS value"), topic)
+    _write(spark.range(int(records)).selectExpr("CAST(id AS STRING) AS key", f"{_TEXT} AS value"), topic)
     with l0gc.open(os.environ["L0GC_URL"]) as cluster:
         lifted = cluster.reconcile(spark).records
         store = cluster.handles().store
@@ -70,8 +73,7 @@ def beside(spark: SparkSession, topic: str, folder: str, rounds: str) -> dict[st
     batches = str(-(-plain.count() // files))
 
     def ours(columns: str) -> DataFrame:
-        source = spark.read.format("l0gc").options(url=os.environ["L0GC_URL"], topic=topic, columns=columns)
-        return source.load()
+        return _columns_of(spark, topic, columns)
 
     stream = spark.readStream.format("l0gc").options(url=os.environ["L0GC_URL"], topic=topic, columns=",".join(NAMES))
     stream = stream.options(startingOffsets="earliest", maxOffsetsPerTrigger=batches)
@@ -82,9 +84,45 @@ def beside(spark: SparkSession, topic: str, folder: str, rounds: str) -> dict[st
         "count": (lambda: ours("offset").count(), lambda: spark.read.parquet(folder).count()),
         "stream": (lambda: _drained(stream.load()), lambda: _drained(plain_stream.parquet(folder))),
     }
+    records, found = _in_turn(jobs, int(rounds))
+    return {"records": records, "found": found, "batches": files}
+
+
+def shared(spark: SparkSession, partitions: str, records: str, lifts: str, rounds: str) -> dict[str, Any]:
+    """What reading so many records takes, in shared L1 objects and in objects of single partitions, as `beside`. Each topic
+    is reconciled `lifts` times."""
+    with l0gc.open(os.environ["L0GC_URL"]) as cluster:
+        for topic in (SHARED, OWN):
+            cluster.topics.create(topic, int(partitions))
+        for n in range(int(lifts)):
+            some = int(records) // int(lifts)
+            rows = spark.range(n * some, (n + 1) * some).selectExpr("CAST(id AS STRING) AS key", f"{_TEXT} AS value")
+            for topic in (SHARED, OWN):
+                _write(rows, topic)
+                share.LEAST_PARTITIONS = int(partitions) + (topic == OWN)  # type: ignore[misc]
+                cluster.reconcile(topic=topic)
+        objects = {topic: cluster.topics.describe(topic).l1_objects for topic in (SHARED, OWN)}
+
+    def jobs_of(columns: str, job: Callable[[DataFrame], int]) -> tuple[Callable[[], int], Callable[[], int]]:
+        return lambda: job(_columns_of(spark, SHARED, columns)), lambda: job(_columns_of(spark, OWN, columns))
+
+    jobs = {"value": jobs_of("value", _nowhere), "count": jobs_of("offset", lambda frame: frame.count())}
+    read, found = _in_turn(jobs, int(rounds))
+    return {"records": read, "found": found, "objects": objects}
+
+
+def _columns_of(spark: SparkSession, topic: str, columns: str) -> DataFrame:
+    return spark.read.format("l0gc").options(url=os.environ["L0GC_URL"], topic=topic, columns=columns).load()
+
+
+def _in_turn(
+    jobs: dict[str, tuple[Callable[[], int], Callable[[], int]]], rounds: int
+) -> tuple[int, dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]]]:
+    """Run pairs of jobs in turn; return how many records each has read, and of each pair the seconds, and those of user +
+    sys, round by round. The first round is not counted."""
     found: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = {name: ([], []) for name in jobs}
     records = set()
-    for number in range(int(rounds) + 1):
+    for number in range(rounds + 1):
         for name, both in jobs.items():
             for job, kept in zip(both, found[name], strict=True):
                 started, used = time.monotonic(), _used()
@@ -93,7 +131,7 @@ def beside(spark: SparkSession, topic: str, folder: str, rounds: str) -> dict[st
                     kept.append((time.monotonic() - started, _used() - used))
     if len(records) != 1:
         sys.exit(f"the jobs read different numbers of records: {sorted(records)}")
-    return {"records": records.pop(), "found": found, "batches": files}
+    return records.pop(), found
 
 
 def _used() -> float:
@@ -159,7 +197,7 @@ def _nowhere(frame: DataFrame) -> int:
 def main(job: str, *arguments: str) -> dict[str, Any]:
     """Run a job."""
     jobs: dict[str, Callable[..., int | dict[str, Any] | Callable[[], int]]] = {
-        f.__name__: f for f in (fill, read, read_parquet, beside, write, write_parquet)
+        f.__name__: f for f in (fill, read, read_parquet, beside, shared, write, write_parquet)
     }
     started = time.monotonic()
     spark = get_session(job, conf=LONG_JOBS)

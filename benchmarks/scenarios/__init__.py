@@ -49,6 +49,7 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
     "sweep-far": sweep_throttled.far,
     "spark-read": spark_source.read,
     "spark-beside": spark_source.beside,
+    "spark-shared": spark_source.shared,
     "spark-write": spark_source.write,
     "tables": tables.tables,
     "typed": typed.typed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ PLAIN: Final = "parquet"
 
 
 BESIDE_GOALS: Final = {"all": 1.3, "value": 1.3, "count": 1.3, "stream": 1.6}
+SHARED_GOALS: Final = {"value": 1.3, "count": 1.3}
 
 
 def _run(setting: Setting, prefix: str, job: str, *arguments: str | Path) -> Sample:
@@ -55,18 +57,37 @@ def beside(setting: Setting) -> Result:
     prefix, copy = _filled(setting, records)
     run = _run(setting, prefix, "beside", "flights", copy, str(setting.runs))
     check(OURS, run, records)
-    samples: dict[str, list[Sample]] = {}
-    goals = []
-    for what, limit in BESIDE_GOALS.items():
-        both = [[Sample(wall, cpu, run.rss_mib) for wall, cpu in of] for of in run.output["found"][what]]
-        samples |= {f"{what}, {name}": of for name, of in zip((OURS, PLAIN), both, strict=True)}
-        found = Ratio.of(*([s.wall for s in of] for of in both))
-        used = [Spread.of([s.cpu for s in of]).median for of in both]
-        cpu = f"user + sys {used[0] / used[1]:.2f}" if used[1] else "no user + sys"
-        goals.append(Goal(f"{what}, l0gc / Parquet", found.of_medians, limit, f"{found.text()}, {cpu}"))
+    samples, goals = _compared(run, (OURS, PLAIN), BESIDE_GOALS)
     title = f"{records:,} records in {PARTITIONS} partitions; the stream in {run.output['batches']} micro-batches"
     notes = ["RSS is that of the whole run, in which all of them took turns; its first round is left out"]
     return Result("spark-beside", title, samples, goals, notes)
+
+
+def shared(setting: Setting) -> Result:
+    """The values and a count of 1,000,000 records in shared L1 objects beside the same records in objects of their own."""
+    records, partitions = (40_000, 100) if setting.quick else (1_000_000, 256)
+    run = _run(setting, setting.new_cluster(), "shared", str(partitions), str(records), "4", str(setting.runs))
+    check(OURS, run, records)
+    samples, goals = _compared(run, ("shared", "own"), SHARED_GOALS)
+    objects = run.output["objects"]
+    title = f"{records:,} records of {partitions} partitions in {objects['shared']} and in {objects['own']} L1 objects"
+    return Result("spark-shared", title, samples, goals, [])
+
+
+def _compared(
+    run: Sample, names: tuple[str, str], limits: Mapping[str, float]
+) -> tuple[dict[str, list[Sample]], list[Goal]]:
+    """Return the samples of pairs of jobs that a run did in turn, and the goal for each pair."""
+    samples: dict[str, list[Sample]] = {}
+    goals = []
+    for what, limit in limits.items():
+        both = [[Sample(wall, cpu, run.rss_mib) for wall, cpu in of] for of in run.output["found"][what]]
+        samples |= {f"{what}, {name}": of for name, of in zip(names, both, strict=True)}
+        found = Ratio.of(*([s.wall for s in of] for of in both))
+        used = [Spread.of([s.cpu for s in of]).median for of in both]
+        cpu = f"user + sys {used[0] / used[1]:.2f}" if used[1] else "no user + sys"
+        goals.append(Goal(f"{what}, {names[0]} / {names[1]}", found.of_medians, limit, f"{found.text()}, {cpu}"))
+    return samples, goals
 
 
 def _filled(setting: Setting, records: int) -> tuple[str, Path]:

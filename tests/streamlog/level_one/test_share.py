@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from l0gc.operations import Read
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import TopicTable
@@ -18,8 +20,9 @@ from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.drain import drain_topic
 from l0gc.streamlog.level_one.merge import merge_due, plan_merge, run_merge
 from l0gc.streamlog.level_one.share import LEAST_PARTITIONS, SMALL_BYTES, which_share
+from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import describe_topic
-from tests.support.memory_store import memory_cluster, store_of, topic_in_memory
+from tests.support.memory_store import another_process, memory_cluster, store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
 from tests.support.sharing import a_day_passes, drain, loaded, values
 
@@ -77,6 +80,40 @@ def test_a_round_writes_one_object_for_many_partitions_and_reads_it_once() -> No
     assert store.requests["get"] <= 2 + 2  # and the ends of two logs
     described = describe_topic(cluster, "events", 7)
     assert (described.l1_objects, described.dead_bytes, described.offsets[0].l1_objects) == (2, 0, 2)
+
+
+@pytest.mark.thorough
+def test_a_partition_is_read_from_few_bytes_of_its_shared_objects(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, chance = topic_in_memory(1000), random.Random(1)
+    for n in range(31):
+        put(cluster, "events", {p: [a_line(chance, 10 * n + i) for i in range(10)] for p in range(1000)})
+        assert reconcile(cluster).l1_objects == 1
+    cluster.journal(0).replica.write_checkpoint()
+    store, fetched = store_of(cluster), list[int]()
+    ranges_of = store.get_ranges
+
+    def counted(key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+        fetched.extend(length for _, length in ranges)
+        return ranges_of(key, ranges)
+
+    monkeypatch.setattr(store, "get_ranges", counted)
+    another = another_process(cluster)
+    store.requests.clear()
+    read = read_topic(another, another.controller.snapshot().topic("events"), Read(partition=500))
+    assert sum(1 for _ in read) == 310
+    assert store.requests["get"] <= 64
+    assert sum(fetched) <= 2_000_000
+
+
+def a_line(chance: random.Random, n: int) -> bytes:
+    """A record of 100 bytes, as l0gc's benchmarks have them."""
+    fields = {
+        "id": n,
+        "user": chance.randrange(10**6),
+        "kind": chance.choice(["view", "buy"]),
+        "price": chance.random(),
+    }
+    return json.dumps(fields).encode().ljust(100)[:100]
 
 
 def test_shared_objects_are_drained_once_a_partition_has_32_rows() -> None:
