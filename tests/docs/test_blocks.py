@@ -434,7 +434,7 @@ def test_the_blocks_about_spark_run_one_after_another(
         assert sorted(r.key for r in cluster.read("flights") if r.key) == [b"0", b"1", b"2", b"AA", b"UA"]
 
 
-_PIPED: Final = re.compile(r"^(?:\$ )?((?:l0gc|printf) .*(?: > | \| ).*)$", re.MULTILINE)
+_PIPED: Final = re.compile(r"^(?:\$ )?((?:l0gc|printf) (?!.*\[OPTIONS\]).*(?: > | \| ).*)$", re.MULTILINE)
 _PIPED_ELSEWHERE: Final = {
     "l0gc epoch show > epoch && rclone": _BACKUP,
     "l0gc completion zsh > ": "tests/cli/test_completion.py::test_each_shell_has_its_script",  # it needs zsh
