@@ -23,6 +23,7 @@ from l0gc.errors import (
     UnsupportedFormatError,
 )
 from l0gc.keys import CONTROLLER_LOG, FORMAT
+from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import ObjectStore, if_there
 
 VERSION: Final = 4
@@ -87,7 +88,7 @@ def write_format(store: ObjectStore) -> Format:
     form = Format(etags=QUOTED if store.quotes_etags else PLAIN)
     for _ in range(_TRIES):
         try:
-            store.put_if_absent(FORMAT, msgspec.json.encode(form))
+            store.put_if_absent(FORMAT, encode_format(form))
         except (PreconditionFailedError, AmbiguousWriteError) as e:  # another process may have written it
             failure: StoreError = e
             if (landed := check_format(store)) is not None:
@@ -107,25 +108,31 @@ def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
     etags: Literal["quoted", "plain"] = QUOTED if quoted else PLAIN
     if found is None or found[0].etags == etags:
         return False
-    store.put_if_match(FORMAT, msgspec.json.encode(msgspec.structs.replace(found[0], etags=etags)), found[1])
+    store.put_if_match(FORMAT, encode_format(msgspec.structs.replace(found[0], etags=etags)), found[1])
     return True
 
 
-def refuse_without_format() -> UnsupportedFormatError:
+def refuse_without_format() -> CorruptObjectError:
     """Return the error for a cluster of unknown format."""
-    return UnsupportedFormatError(
+    return CorruptObjectError(
         f"a cluster exists under this URL, but {FORMAT}, which records its layout, is missing: restore it from a "
-        f"backup or a version"
+        "backup or a version, or see l0gc help operate-logs"
     )
+
+
+def encode_format(form: Format) -> bytes:
+    """Return the content of `format.json`, with a checksum: one flipped bit must not change what the bucket needs."""
+    return seal(FORMAT, msgspec.json.encode(form))
 
 
 def _read(store: ObjectStore) -> tuple[Format, str] | None:
     stored = if_there(store.get, FORMAT)
     try:
-        return None if stored is None else (_DECODER.decode(stored.body), stored.etag)
-    except UNDECODABLE as e:
+        return None if stored is None else (_DECODER.decode(unseal(FORMAT, stored.body)), stored.etag)
+    except (CorruptObjectError, *UNDECODABLE) as e:
         raise CorruptObjectError(
-            f"{FORMAT} does not record the bucket's layout: {e}; restore it from a backup or a version"
+            f"{FORMAT} does not record the bucket's layout ({e}); restore it from a backup or a version, or see l0gc help "
+            "operate-logs"
         ) from e
 
 

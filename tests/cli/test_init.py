@@ -13,6 +13,7 @@ import pytest
 from l0gc.errors import EpochRegressionError, StoreUnfitError, UsageError
 from l0gc.keys import CONTROLLER_LOG, FORMAT, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.config import StoreConfig
+from l0gc.storage.entry import unseal
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import l0gc
 
@@ -103,7 +104,7 @@ def test_every_process_sends_unquoted_etags_to_a_store_that_needs_them(
     probed = l0gc("init", "--url", URL, "--create-bucket", "--shards", "4")["probed"]
     assert "conditional replace (ETags without quotes)" in probed
     store = the_store()
-    assert json.loads(store.get(FORMAT).body)["etags"] == "plain"
+    assert json.loads(unseal(FORMAT, store.get(FORMAT).body))["etags"] == "plain"
 
 
 @pytest.mark.parametrize("left", ["a journal", "a watermark"])

@@ -20,6 +20,7 @@ from l0gc.collect.deletion import Pause
 from l0gc.keys import FORMAT, L1_DATA, PAUSED, journal_log
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.format import Format, encode_format
 from tests.flows.test_loop import LAYOUT, l0_objects
 from tests.support.cli import BIN, Ended, ended_here, founded
 from tests.support.outcomes import Outcome, Passing, Refusal, Request
@@ -120,8 +121,7 @@ def lose_an_l1_object(s: Scene) -> None:
 
 
 def change_the_format(s: Scene) -> None:
-    known = msgspec.json.decode(s.store.get(FORMAT).body)
-    s.store.put(FORMAT, msgspec.json.encode(known | {"min_reader_version": 99, "min_writer_version": 99}))
+    s.store.put(FORMAT, encode_format(Format(99, 99, 99)))
     s.gc(code=6)
 
 

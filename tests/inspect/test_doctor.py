@@ -23,7 +23,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure, PutResult
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.format import remember_etags, write_format
+from l0gc.streamlog.format import Format, encode_format, remember_etags, write_format
 from tests.support.memory_store import (
     FakeClock,
     IgnoresConditionalCreate,
@@ -360,7 +360,7 @@ def test_a_cluster_that_is_well_gives_four_lines() -> None:
 
 def test_a_bucket_of_an_unknown_format_is_not_read_further() -> None:
     cluster = loaded_cluster()
-    cluster.store.put(FORMAT, b'{"version":9,"min_reader_version":9,"min_writer_version":9}')
+    cluster.store.put(FORMAT, encode_format(Format(9, 9, 9)))
     (found,) = guarded("cluster", lambda: doctor.cluster(another_process(cluster)), "restore it")
     assert (found.status, found.exit_code) == (FAILURE, UnsupportedFormatError.exit_code)
     assert "supports format 4" in found.text

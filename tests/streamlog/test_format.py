@@ -18,8 +18,9 @@ from l0gc.errors import (
 )
 from l0gc.keys import CONTROLLER_LOG, FORMAT
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import seal, unseal
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.format import VERSION, check_format, remember_etags, write_format
+from l0gc.streamlog.format import VERSION, Format, check_format, encode_format, remember_etags, write_format
 from tests.support.memory_store import MemoryStore, TakesPlainEtags, failing, lose_reply, memory_cluster, once
 
 
@@ -34,7 +35,9 @@ def contents(store: MemoryStore) -> dict[str, bytes]:
 def with_format(**changes: object) -> MemoryStore:
     store = MemoryStore()
     memory_cluster(store)
-    store.put(FORMAT, json.dumps(json.loads(store.objects[FORMAT].body) | changes).encode())
+    store.put(
+        FORMAT, seal(FORMAT, json.dumps(json.loads(unseal(FORMAT, store.objects[FORMAT].body)) | changes).encode())
+    )
     return store
 
 
@@ -54,7 +57,7 @@ def test_founding_a_cluster_writes_its_format_first() -> None:
     store = MemoryStore(fault=lambda call: written.append(call.key) if call.kind == "put_if_absent" else None)
     memory_cluster(store)
     assert list(dict.fromkeys(written)) == [FORMAT, f"{CONTROLLER_LOG}log/{0:020}"]
-    assert json.loads(store.objects[FORMAT].body) == {
+    assert json.loads(unseal(FORMAT, store.objects[FORMAT].body)) == {
         "version": VERSION,
         "min_reader_version": VERSION,
         "min_writer_version": VERSION,
@@ -118,7 +121,7 @@ def test_a_cluster_whose_format_is_gone_is_refused() -> None:
     store = MemoryStore()
     memory_cluster(store)
     store.delete([FORMAT])
-    with pytest.raises(UnsupportedFormatError, match=rf"{FORMAT}, which records its layout, is missing: restore it"):
+    with pytest.raises(CorruptObjectError, match=rf"{FORMAT}, which records its layout, is missing: restore it"):
         process_on(store).controller.snapshot()
 
 
@@ -130,7 +133,20 @@ def test_a_cluster_that_is_founded_while_another_process_reads_is_seen() -> None
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"\xff", b'{"version":0}', b'{"version":"2"}', b'{"version":2,"etags":"other"}', b"[" * 100_000],
+    [
+        *(
+            b"",
+            b"{",
+            b"\xff",
+            encode_format(Format()).replace(b"4", b"5", 1),
+            encode_format(Format()).partition(b"\n")[0],
+        ),
+        *(
+            seal(FORMAT, text)
+            for text in (b"[]", b'{"version":0}', b'{"version":"2"}', b'{"version":2,"etags":"other"}')
+        ),
+        seal(FORMAT, b"[" * 100_000),
+    ],
 )
 def test_a_format_that_cannot_be_read_is_named(body: bytes) -> None:
     store = MemoryStore()
