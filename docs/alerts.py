@@ -20,6 +20,7 @@ from l0gc.inspect.causes import (
     OLD_CONTROLLER,
     OVERDUE_TABLE,
     PAUSED,
+    PINNED_M,
     POISONED_KEY,
     SET_BACK_JOURNAL,
     UNREADABLE_JOURNAL,
@@ -54,6 +55,11 @@ class Alert(NamedTuple):
     by: str = ""
 
 
+def looked(metric: str, by: str = "url") -> str:
+    """Return the highest value within two weeks, so that series that vanished with their machine or file still count."""
+    return f"max by ({by}) (max_over_time({metric}[14d]))"
+
+
 def newest(metric: str, by: str = "url") -> str:
     """Return the gauge of the cluster as the run has it that looked at it last."""
     return f"max by ({by}) ({metric} and on (url, command, instance) topk by (url) (1, l0gc_seen_timestamp_seconds))"
@@ -70,9 +76,10 @@ PAGED = (
 )  # fmt: skip
 OFTEN = "housekeep|reconcile|compute-watermark|sweep"
 DAILY = "merge|expire|vacuum|verify|table-sync"
+DELETING = "sweep|vacuum|gc"
 SUCCESS = "l0gc_last_success_timestamp_seconds"
-UNPAUSED = f"unless on (url) {newest('l0gc_paused_seconds')} > 0"
-"""While sweeps are paused, each ends with 4."""
+UNPAUSED = f"unless on (url) {cause(PAUSED)}"
+"""While sweeps are paused, each step of `DELETING` ends with 4."""
 
 ALERTS = (
     # -- data is lost or in danger
@@ -102,19 +109,22 @@ ALERTS = (
         "cause",
     ),
     Alert(
-        "L0gcFindings", PAGES, "max by (url) (l0gc_verify_findings) > 0", "0m",
+        "L0gcFindings", PAGES, 'max by (url) (l0gc_verify_findings{severity!="waste"}) > 0', "0m",
         "`l0gc verify` has found something wrong",
         "Read its log, or run `l0gc verify` again: each finding names its remedy.",
     ),
     Alert(
         "L0gcRefusedForSafety", PAGES,
-        f'max by (url) (l0gc_exit_code{{step!="verify"}} == 4) {UNPAUSED}', "0m",
-        "A step's last run was refused for safety (exit code 4), and not by a pause",
+        f'(max by (url) (l0gc_exit_code{{step=~"{DELETING}"}} == 4) {UNPAUSED}) '
+        f'or max by (url) (l0gc_exit_code{{step!~"{DELETING}|verify"}} == 4) '
+        'or max by (url) (l0gc_exit_code{step="verify"} == 4 unless on (url, command, instance) l0gc_verify_findings > 0)',
+        "0m",
+        "A step's last run was refused for safety (exit code 4), not by a pause and not with findings of `verify`",
         "It deleted nothing. Read its message before you run anything else; see [operations](operations.md).",
     ),
     Alert(
         "L0gcStoreUnfit", PAGES, "max by (url) (l0gc_exit_code == 6)", "0m",
-        "The store lacks what l0gc's safety rests on (exit code 6)",
+        "The store lacks what l0gc's safety rests on, or this l0gc does not support the bucket's format (exit code 6)",
         "Run `l0gc doctor`.",
     ),
     # -- the jobs
@@ -125,23 +135,24 @@ ALERTS = (
     ),
     Alert(
         "L0gcNoSuccess", TICKET,
-        f'time() - max by (url, command) ({SUCCESS}{{command=~"{OFTEN}"}} or {SUCCESS}{{command="gc",step="gc"}}) > 7200 '
-        f"{UNPAUSED}", "10m",
+        f'time() - ({looked(f"""{SUCCESS}{{command=~"{OFTEN}"}}""", "url, command")} '
+        f'or {looked(f"""{SUCCESS}{{command="gc",step="gc"}}""", "url, command")}) > 7200 {UNPAUSED}', "10m",
         "A job that runs every few minutes has not succeeded for two hours, and sweeps are not paused",
         "Read its log, and check that cron runs it.",
         "command",
     ),
     Alert(
         "L0gcDailyJobOverdue", TICKET,
-        f'time() - max by (url, command) ({SUCCESS}{{command=~"{DAILY}"}}) > 180000', "10m",
+        f'time() - {looked(f"""{SUCCESS}{{command=~"{DAILY}"}}""", "url, command")} > 180000', "10m",
         "A job that runs daily or more often has not succeeded for 50 hours",
         "Read its log, and check that cron runs it.",
         "command",
     ),
     Alert(
-        "L0gcNotSeen", TICKET, "time() - max by (url) (l0gc_seen_timestamp_seconds) > 7200", "10m",
+        "L0gcNotSeen", TICKET,
+        f"time() - {looked('l0gc_seen_timestamp_seconds')} > 7200 or absent(l0gc_seen_timestamp_seconds)", "10m",
         "No run has looked at the cluster for two hours, so the other alerts are out of date",
-        "Check that a job runs, and read its log.",
+        "Check that the machine and its job run, that node_exporter reads the job's file, and read the job's log.",
     ),
     Alert(
         "L0gcLimited", TICKET, "max by (url, step) (l0gc_limited) > 0", "24h",
@@ -156,9 +167,9 @@ ALERTS = (
     ),
     # -- M and garbage
     Alert(
-        "L0gcMLags", TICKET, f"{newest('l0gc_epoch_lag')} > 12", "1h",
-        "M is more than 12 epochs behind; two is normal",
-        "Run `l0gc status`: it names what holds M (a partition, a pin, a journal), and the remedy.",
+        "L0gcMLags", TICKET, f"{newest('l0gc_epoch_lag')} > 12 unless on (url) {cause(PINNED_M)}", "1h",
+        "M is more than 12 epochs behind, and not because of a pin; two is normal",
+        "Run `l0gc status`: it names what holds M (a partition, a journal), and the remedy.",
     ),
     Alert(
         "L0gcCauseLasts", TICKET, cause(*PAGED, PAUSED, OVERDUE_TABLE, but=True), "24h",
@@ -172,9 +183,10 @@ ALERTS = (
         "`l0gc status` shows who paused them, and why. Run `l0gc resume` when the reason is gone.",
     ),
     Alert(
-        "L0gcGarbageStays", TICKET, f"{newest('l0gc_oldest_eligible_age_seconds')} > 172800", "1h",
-        "Objects that are two days old may be deleted, and no sweep has done so",
-        "Check that sweeps run, and read their log. Add `--grace` or `--min-age` to the threshold.",
+        "L0gcGarbageStays", TICKET,
+        f"{newest('l0gc_oldest_eligible_age_seconds')} - {newest('l0gc_sweep_leaves_seconds')} > 172800", "1h",
+        "Objects may be deleted that are two days older than `--grace` or `--min-age`, and no sweep has done so",
+        "Check that sweeps run, and read their log. While sweeps are shadow runs, it never fires.",
     ),
     Alert(
         "L0gcLaggards", TICKET, f"{newest('l0gc_laggard_garbage_bytes')} > 1e10", "36h",
@@ -207,6 +219,11 @@ ALERTS = (
         "sum by (url) (increase(l0gc_objects_failed_total[6h]) or increase(l0gc_vacuum_objects_failed_total[6h])) > 0", "0m",
         "Objects could not be deleted within six hours",
         "Check permissions, Object Lock and legal holds; `l0gc sweep --json` lists the `failures`.",
+    ),
+    Alert(
+        "L0gcWaste", TICKET, 'max by (url) (l0gc_verify_findings{severity="waste"}) > 0', "1h",
+        "`l0gc verify` has found objects that nothing needs and that no vacuum has deleted for days",
+        "Run `l0gc vacuum`, and check that it runs daily.",
     ),
     Alert(
         "L0gcForeignKeys", TICKET, f"{newest('l0gc_unparsable_keys')} > 0", "1h",

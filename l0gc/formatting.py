@@ -112,6 +112,12 @@ def seconds_of(text: str) -> int | None:
     return 0 if text.strip() == "0" else amount(text, SECONDS)
 
 
+def as_duration(seconds: float) -> str:
+    """Return seconds as `seconds_of` reads them, in the largest unit that fits."""
+    unit = next((u for u in "dhm" if seconds and seconds % SECONDS[u] == 0), "s")
+    return f"{seconds / SECONDS[unit]:.0f}{unit}"
+
+
 def dollars(amount: float) -> str:
     """Return an amount as `$1.50`."""
     return f"${amount:,.2f}" if amount >= 0.005 or amount == 0 else "under $0.01"

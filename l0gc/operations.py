@@ -227,7 +227,7 @@ class Sweep(Deletion, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        return super().whole and self.shards is None and self.up_to is None
+        return (self.shadow or super().whole) and self.shards is None and self.up_to is None
 
 
 class Vacuum(Deletion, frozen=True, kw_only=True):
@@ -411,14 +411,14 @@ class Verify(Operation, frozen=True, kw_only=True):
 
     Attributes:
         deep: Read every block that a journal needs and every L1 object, and check their contents.
-        min_age_s: Report an L1 object that no journal lists if it is older than this.
+        min_age_s: Report an L1 object that no journal lists if it is older than this, so that a vacuum should have ended it.
         shadow: Check only that nothing in the records of shadow runs has been needed since.
         access_logs: With --shadow: a folder of S3 server access logs, or s3://bucket/folder, to check that nothing was read
             either.
     """
 
     deep: bool = False
-    min_age_s: Seconds = HOUR_S
+    min_age_s: Seconds = 3 * DAY_S
     shadow: bool = False
     access_logs: str | None = None
 

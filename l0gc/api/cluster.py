@@ -588,7 +588,11 @@ class Cluster:
         def whole() -> bool:
             return wanted.whole and (result is None or wanted.grace_s > 0 or result.bound == result.watermark)
 
-        with recorded_attempt(handles, "sweep", whole=whole, dry_run=wanted.dry_run):
+        deletes_later, dry_run = max(wanted.grace_s, wanted.min_age_s), wanted.dry_run and not wanted.shadow
+        recorded = recorded_attempt(
+            handles, "sweep", whole=whole, dry_run=dry_run, shadow=wanted.shadow, leaves_s=deletes_later
+        )
+        with recorded:
             with (
                 self._workers(spark, work, progress) as workers,
                 ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters,

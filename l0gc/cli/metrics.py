@@ -8,6 +8,7 @@ does not know it leaves out: an unknown number is never reported as zero, and a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -120,7 +121,7 @@ METRICS: Final = (
     _seen("seen_timestamp_seconds", "seen_s", "When the run read the cluster; the cluster's gauges are as of then."),
     _seen("cluster_epoch", "cluster_epoch", "The cluster epoch."),
     _seen("watermark", "watermark", "M; -1 if nothing may be deleted."),
-    _seen("epoch_lag", "lag_epochs", "The cluster epoch less M."),
+    _seen("epoch_lag", "lag_epochs", "The cluster epoch less M, or, if l0gc gc need not compute M, less what M would be."),
     _seen("lag_seconds", "lag_s", "How long ago the epoch above M began."),
     _seen("computable_watermark", "computable_watermark", "What M would be if it were computed now."),
     _seen(
@@ -162,6 +163,10 @@ METRICS: Final = (
     _seen("l1_dropped_bytes", "l1.dropped_bytes", "The bytes of those objects."),
     _seen(
         "l1_oldest_dropped_age_seconds", "oldest_dropped_s", "How long the oldest of those without a pin has waited, or 0."
+    ),
+    _seen(
+        "sweep_leaves_seconds", "leaves_s",
+        "How long sweeps leave what M allows: --grace or --min-age of the last one, +Inf if it was a shadow run.",
     ),
     _seen("cause", "causes", "1 if status names this cause or warning, else 0.", label="cause"),
     # -- housekeep
@@ -234,7 +239,9 @@ METRICS: Final = (
     _counter("fence_new_epochs", "upload", "fence.fences_new_epoch", "Fences at an epoch that was new."),
     _counter("fence_known_epochs", "upload", "fence.fences_known_epoch", "Fences at an epoch that was known."),
     # -- verify
-    _gauge("verify_findings", "verify", "total", "What the last verify found."),
+    Metric(
+        "l0gc_verify_findings", GAUGE, ("verify",), "severities", "What the last verify found, by severity.", "severity"
+    ),
     # -- what has a limit
     _gauge(
         "limited", "reconcile sweep vacuum", "limited", "1 if the last run ended at its limit and left something, else 0."
@@ -310,7 +317,7 @@ def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
     def age_s(ms: int | None) -> float:
         return 0.0 if ms is None else max(0, o.as_of_ms - ms) / 1000
 
-    named = {c.cause for c in (*o.causes, *o.warnings)}
+    named, sweep = {c.cause for c in (*o.causes, *o.warnings)}, o.last("sweep")
     data = o.to_json() | {
         "seen_s": seen_s,
         "lag_s": None if o.lag_ms is None else o.lag_ms / 1000,
@@ -319,6 +326,7 @@ def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
         "paused_s": age_s(None if o.paused is None else o.paused.since_ms),
         "oldest_dropped_s": age_s(o.l1.oldest_dropped_ms),
         "causes": {code: code in named for code in CODES},
+        "leaves_s": 0.0 if sweep is None else math.inf if sweep.shadow else sweep.leaves_s,
     }
     if o.garbage is not None:
         data["oldest_eligible_s"] = age_s(o.garbage.oldest_eligible_ms if o.garbage.left_objects else None)

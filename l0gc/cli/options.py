@@ -21,9 +21,9 @@ from l0gc.cli.globals import GLOBAL_OPTIONS, Decorator, on_command_line, options
 from l0gc.cli.logs import logging_command
 from l0gc.cli.output import Output
 from l0gc.cli.terminal import escaped, fitted, is_utf8
-from l0gc.cli.units import HELD, Number, Whole, as_duration, as_size, duration, size_up_to, span_of, starts, time_ms
+from l0gc.cli.units import HELD, Number, Whole, as_size, duration, size_up_to, span_of, starts, time_ms
 from l0gc.errors import UsageError
-from l0gc.formatting import STANDARD_PRICE
+from l0gc.formatting import STANDARD_PRICE, as_duration
 from l0gc.operations import Gc, Offset, Operation, bounded, default_of, step_of, texts_of, types_of, written
 from l0gc.redaction import without_secrets
 from l0gc.runtime import Runtime

@@ -219,7 +219,8 @@ def _jobs(s: Overview) -> str:
         how = "" if a is None or a.ok else f"{a.ended} "
         none = "not known" if step in s.refused_attempts else "never"
         when = none if a is None else f"{_ago(s, a.ended_ms)}{' (a part)' if a.part else ''}"
-        shown.append(f"{step} {how}{when}")
+        shadow = " (shadow)" if a is not None and a.shadow else ""
+        shown.append(f"{step}{shadow} {how}{when}")
     return ", ".join(text.replace(" ", _TOGETHER) for text in shown)
 
 
@@ -366,7 +367,7 @@ def verified(result: VerifyResult) -> list[str]:
         f"{result.waiting_objects:,} waiting for M, {result.eligible_objects:,} for the next sweep"
     )
     if result.young_l1_objects:
-        lines.append(f"{count(result.young_l1_objects, 'L1 object')} named by no journal yet")
+        lines.append(f"{count(result.young_l1_objects, 'L1 object')} that a running job commits or a vacuum deletes")
     if result.deleted_topic_objects:
         lines.append(f"{count(result.deleted_topic_objects, 'L1 object')} of deleted topics")
     if result.unparsable_keys:

@@ -55,12 +55,6 @@ def interval(value: object) -> float:
     return float(text[:-1]) if re.fullmatch(r"[0-9]+\.[0-9]+s", text) else duration(text)
 
 
-def as_duration(seconds: float) -> str:
-    """Return seconds as `duration` reads them, in the largest unit that fits."""
-    unit = next((u for u in "dhm" if seconds and seconds % SECONDS[u] == 0), "s")
-    return f"{seconds / SECONDS[unit]:.0f}{unit}"
-
-
 def as_size(n: int) -> str:
     """Return bytes as `size_up_to` reads them."""
     unit = next((u for u in ("GiB", "MiB", "KiB") if n % BYTES[u.lower()] == 0), "")

@@ -296,7 +296,8 @@ _SIGNALS: Final = (129, STOPPED_CODE, 143)
 class Attempt(msgspec.Struct, frozen=True):
     """A run that ended: `error` is what it ended with, empty if all went well. `ended_ms` is the store's clock.
 
-    `part` means that it covered a part of the cluster, and that no run for the whole is on record.
+    `part` means that it covered a part of the cluster, and that no run for the whole is on record. A sweep was a `shadow`
+    run, or left for `leaves_s` what M allows (`--grace`, `--min-age`).
     """
 
     command: str
@@ -304,6 +305,8 @@ class Attempt(msgspec.Struct, frozen=True):
     error: str
     ended_ms: int = 0
     part: bool = False
+    shadow: bool = False
+    leaves_s: float = 0.0
 
     @property
     def ok(self) -> bool:
@@ -373,7 +376,13 @@ def write_gc_note(store: ObjectStore, note: GcNote) -> None:
 
 @contextmanager
 def recorded_attempt(
-    cluster: ClusterHandle, command: str, *, whole: bool | Callable[[], bool] = True, dry_run: bool = False
+    cluster: ClusterHandle,
+    command: str,
+    *,
+    whole: bool | Callable[[], bool] = True,
+    dry_run: bool = False,
+    shadow: bool = False,
+    leaves_s: float = 0.0,
 ) -> Iterator[None]:
     """Record how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
 
@@ -381,6 +390,7 @@ def recorded_attempt(
         whole: False for a run that covers only a part of the cluster. It is recorded only if it succeeded and no run for
             the whole is on record. A function is called when the block has ended.
         dry_run: whether it writes nothing, and so is not recorded.
+        shadow, leaves_s: see `Attempt`.
     """
     error: BaseException | None = None
     try:
@@ -393,7 +403,8 @@ def recorded_attempt(
         unconcerned = isinstance(error, _NOT_RECORDED) or isinstance(getattr(error, "__cause__", None), BrokenPipeError)
         if not dry_run and cluster.identified and not unconcerned:
             if whole if isinstance(whole, bool) else whole():
-                write_attempt(cluster.store, Attempt(command, *_outcome(error)))
+                attempt = Attempt(command, *_outcome(error), shadow=shadow, leaves_s=leaves_s)
+                write_attempt(cluster.store, attempt)
             elif error is None:
                 _record_part(cluster, command)
 

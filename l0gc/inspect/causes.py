@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from l0gc.collect.deletion import describe_pause
-from l0gc.formatting import count, span
+from l0gc.formatting import as_duration, count, span
 from l0gc.inspect.laggards import COMPUTE, RECONCILE
 from l0gc.inspect.overview import Cause, Overview, ahead_text
 from l0gc.keys import PUBLISHED_WATERMARK
@@ -125,7 +125,7 @@ CAUSES: Final = {
     ),
     UNREADABLE_JOURNAL: CauseRow("The store did not let a journal be read.", f"{_FIRST} `{HOUSEKEEP} && {COMPUTE}`."),
     DAMAGED_OBJECT: CauseRow(
-        "The L0 object that holds M is missing or damaged, so reconcile leaves its records out.",
+        "An L0 object with records that are not in L1 is missing or damaged, so reconcile leaves these out.",
         f"Restore it, or give up its records, then `{RECONCILE} && {COMPUTE}`.",
     ),
     STORE_CLOCK: CauseRow(
@@ -253,16 +253,34 @@ def blocking_cause(o: Overview) -> Cause | None:
 def next_step(o: Overview, causes: Sequence[Cause]) -> str:
     """Return the one thing to do now: the first cause's remedy, or the next step of the loop."""
     if o.left_objects and {c.cause for c in causes} <= _LATER:
-        return SWEEP
+        return _next_sweep(o)
     if causes:
         return causes[0].remedy
     if o.external_log:
-        return SWEEP if o.left_objects > 0 else THEIR_COMPUTE
-    if o.computable_watermark is not None and o.computable_watermark > o.watermark:
+        return _next_sweep(o) if o.left_objects > 0 else THEIR_COMPUTE
+    if o.computable_watermark is not None and o.computable_watermark > o.watermark and not o.idle:
         return COMPUTE
     if o.unreconciled_records:
         return RECONCILE
-    return SWEEP if o.left_objects > 0 else _waiting(o)
+    return _next_sweep(o) if o.left_objects > 0 else _waiting(o)
+
+
+def sweep_as_before(o: Overview) -> str:
+    """Return the sweep that deletes no more than the last one would have: an operator may trust no other yet."""
+    last = o.last("sweep")
+    if last is None or not (last.shadow or last.leaves_s):
+        return SWEEP
+    return f"{SWEEP} --shadow" if last.shadow else f"{SWEEP} --grace {as_duration(last.leaves_s)}"
+
+
+def _next_sweep(o: Overview) -> str:
+    """Return the sweep to run now, or that there is nothing to do while the jobs' sweeps leave what M allows."""
+    last = o.last("sweep")
+    if last is None or not (last.shadow or last.leaves_s):
+        return SWEEP
+    if last.shadow:
+        return f"{NOTHING} to do: sweeps are shadow runs, which delete nothing; l0gc verify --shadow judges them"
+    return f"{NOTHING} to do: sweeps leave what M has allowed for less than {as_duration(last.leaves_s)}"
 
 
 def _waiting(o: Overview) -> str:
@@ -442,7 +460,7 @@ def _of_m(o: Overview, others: set[str]) -> Iterator[Cause]:
     """Yield causes for what the journals allow and the published M does not."""
     if o.computable_watermark is None or others & M_REFUSED or o.failed("compute-watermark"):
         return
-    if o.watermark < min(o.computable_watermark, o.cluster_epoch - NORMAL_LAG):
+    if not o.idle and o.watermark < min(o.computable_watermark, o.cluster_epoch - NORMAL_LAG):
         published = f"{o.watermark} is published" if o.watermark >= 0 else "none is published"
         detail = f"M could be {o.computable_watermark} and {published}; {_ran(o, 'compute-watermark')}"
         yield Cause(NOT_COMPUTED, detail, COMPUTE)
@@ -470,4 +488,6 @@ def _of_sweeps(o: Overview) -> Iterator[Cause]:
     if o.paused is not None:
         yield Cause(PAUSED, f"sweeps are paused: {describe_pause(o.paused)}", RESUME)
     elif attempt := o.failed("sweep"):
-        yield Cause(SWEEP_FAILED, f"{_ran(o, 'sweep')}: {attempt.error}", f"fix what it reports, then {SWEEP}")
+        yield Cause(
+            SWEEP_FAILED, f"{_ran(o, 'sweep')}: {attempt.error}", f"fix what it reports, then {sweep_as_before(o)}"
+        )

@@ -23,12 +23,12 @@ from l0gc.inspect.causes import (
     GC_BARRIER,
     HOUSEKEEP,
     NOTHING,
-    SWEEP,
     THEIR_COMPUTE,
     UNPIN,
     blocking_cause,
     free_in,
     poisoned,
+    sweep_as_before,
 )
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
 from l0gc.inspect.overview import Journals, Overview
@@ -303,8 +303,8 @@ def _epoch(e: Explanation, o: Overview, epoch: int, *, key: str = "") -> None:
             )
         return
     if epoch <= o.watermark:
-        e.verdict, e.next = "eligible", SWEEP
-        e.explanation.append(f"M = {o.watermark} is published, so the next sweep deletes what is at epoch {epoch}.")
+        e.verdict, e.next = "eligible", sweep_as_before(o)
+        e.explanation.append(f"M = {o.watermark} is published, so a sweep may delete what is at epoch {epoch}.")
         return
     if o.external_log:
         e.verdict, e.next = "held", THEIR_COMPUTE

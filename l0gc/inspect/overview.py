@@ -373,8 +373,10 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         watermark: The published M; -1 if it does not exist or cannot be used.
         published_ms: When; -1 for never.
         computable_watermark: What M would be if it were computed now; null for another system's.
-        lag_epochs: `cluster_epoch - watermark`.
-        lag_ms: How long ago epoch M + 1 began; null where that is not known.
+        lag_epochs: `cluster_epoch - watermark`, or `cluster_epoch - computable_watermark` while `idle`: then no
+            computation of M would release an object, and `l0gc gc` leaves it out.
+        idle: Whether no L0 object has landed since `l0gc gc` last computed M, and none was held then.
+        lag_ms: How long ago the first epoch of the lag began; null where that is not known.
         lag_at_least: Whether it is longer ago than that.
         records: Records ever uploaded into today's topics.
         unreconciled_records: Those still in L0.
@@ -412,7 +414,8 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         errors: Journals that cannot be read.
         notes: What else could not be read, and is not shown.
         attempts: The last run of each job, with `command`, `ok`, `exit_code`, `error`, `ended_ms`, and `part`: whether it
-            was for a part of the cluster, while no run for the whole is on record.
+            was for a part of the cluster, while no run for the whole is on record. Of a sweep also `shadow`, and
+            `leaves_s`, for how long it leaves what M allows (`--grace`, `--min-age`).
         runs: The last three sweeps on record, as for `l0gc runs list`.
         paused: The pause with `why`, `by` and `since_ms`; null if sweeps are not paused.
         causes: What holds M or the sweep, each with `cause` (a code that stays the same), `detail` and `remedy`. Empty
@@ -456,6 +459,7 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
     watermark: int
     published_ms: int = -1
     computable_watermark: int | None = None
+    idle: bool = False
     lag_ms: int | None = None
     lag_at_least: bool = False
     records: int = 0
@@ -502,7 +506,12 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
 
     @property
     def lag_epochs(self) -> int:
-        return self.cluster_epoch - self.watermark
+        return self.cluster_epoch - self.lowest_held
+
+    @property
+    def lowest_held(self) -> int:
+        """Return the M from which the lag is measured."""
+        return self.computable_watermark if self.idle and self.computable_watermark is not None else self.watermark
 
     @property
     def left_objects(self) -> int:

@@ -8,16 +8,16 @@ shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from l0gc.collect.deletion import read_pause
-from l0gc.collect.gc_steps import SWEEP
+from l0gc.collect.gc_steps import SWEEP, compute_not_due
 from l0gc.collect.history import RunEntry, list_runs, newest_runs
-from l0gc.collect.record import ObjectTotals, read_attempts
+from l0gc.collect.record import ObjectTotals, read_attempts, read_gc_note
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (
     ClusterMismatchError,
@@ -47,6 +47,7 @@ from l0gc.storage.objectstore import Head, ask_of_one
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import ControllerState, TopicTable
+from l0gc.streamlog.epoch_source import landed_number
 from l0gc.streamlog.garbage import amounts_of
 from l0gc.streamlog.journal.summary import JournalTask, sum_up, tasks_of
 from l0gc.streamlog.journal.topic import Extent
@@ -138,6 +139,7 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
         _judge_journals(cluster, o, published)
     o.pins, o.tables = _pins(o), [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
     o.records, o.unreconciled_records, o.lost_records, o.holes, o.misfits = o.logs.records()
+    o.idle = not state.external_log and _is_idle(cluster, o, published)
     o.lag_ms, o.lag_at_least = _lag(cluster, o)
     o.causes, o.warnings = find_causes(o), find_warnings(o)
     if not (o.causes or o.external_log or o.left_objects) and published is not None:
@@ -247,15 +249,25 @@ def _held_objects(o: Overview) -> dict[int, int]:
     return objects
 
 
+def _is_idle(cluster: Handles, o: Overview, published: PublishedWatermark | None) -> bool:
+    """Return whether `gc` would leave the computation of M out although M could rise, since it would release nothing."""
+    m = o.computable_watermark
+    if published is None or m is None or m <= published.watermark or o.watermark_error is not None:
+        return False
+    landed = landed_number((topic.revision, state.landed) for topic, _, state in o.logs.topics())
+    note = read_gc_note(cluster.store)
+    return bool(compute_not_due(published, note, lowest=m, landed=landed, now_ms=o.as_of_ms))
+
+
 def _lag(cluster: Handles, o: Overview) -> tuple[int | None, bool]:
     """Return how long M has stood; if the log no longer shows it, at least how long."""
-    if o.external_log or o.watermark > o.cluster_epoch:
+    if o.external_log or o.lowest_held > o.cluster_epoch:
         return None, False
-    if o.watermark == o.cluster_epoch:
+    if o.lowest_held == o.cluster_epoch:
         return 0, False
     began_ms = None
     with suppress(CorruptObjectError, StoreError):
-        began_ms = cluster.controller.began_ms(o.watermark + 1)
+        began_ms = cluster.controller.began_ms(o.lowest_held + 1)
     if began_ms is not None:
         return max(0, o.as_of_ms - began_ms), False
     oldest_held_ms = o.garbage.oldest_held_ms if o.garbage is not None else None  # it is above M
@@ -380,10 +392,11 @@ def see_objects(
 
     Args:
         suspect: whether there is a reason to check their contents against the log.
-        named: the object on which reconcile failed; see `_suspects`.
+        named: the error of a failed reconcile; the objects that it names are checked, too.
     """
     by_data = [h for h in holders if h.kind == UNRECONCILED]
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
+    extents += _named(journals, named, {extent.key for _, extent in extents})
     keys = list(dict.fromkeys(e.key for _, e in extents))
 
     def head_of(key: str) -> Head | str | None:
@@ -407,6 +420,18 @@ def see_objects(
             giving_up = state.how_to_give_up(h.partition, extent.base_offset)
             return written, f"reconcile fails on object {extent.key}: {text}", giving_up
     return written, "", ""
+
+
+def _named(journals: Journals, text: str, known: Collection[str]) -> Iterator[tuple[Holder, Extent]]:
+    """Yield the L0 objects in the words of a failed run that a partition needs, whatever holds M at present."""
+    layout = KeyLayout(journals.snapshot.key_template, journals.snapshot.shards)
+    keys = {word for w in text.split() if layout.parse(word := w.strip(",;:'")) is not None} - {*known}
+    for key in sorted(keys):
+        for _, topic, unreconciled in journals.naming(key)[:1]:
+            holder = journals.holder(topic, int(unreconciled.extents[0]["partition"]))
+            extent = journals.extent_of(msgspec.structs.replace(holder, key=key))
+            if extent is not None:
+                yield holder, extent
 
 
 def _suspects(

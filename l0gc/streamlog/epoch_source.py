@@ -139,4 +139,9 @@ def journal_totals(cluster: Handles) -> JournalTotals:
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)
     epochs += [p.watermark for p in state.pins.values() if p.in_effect and not p.level_one]
-    return JournalTotals(min(epochs), zlib.crc32(msgspec.msgpack.encode(sorted(landed))))
+    return JournalTotals(min(epochs), landed_number(landed))
+
+
+def landed_number(landed: Iterable[tuple[int, int]]) -> int:
+    """Return a number for what has landed in each topic of each journal, by the topics' revisions."""
+    return zlib.crc32(msgspec.msgpack.encode(sorted(landed)))

@@ -17,12 +17,12 @@ import yaml
 
 from docs.alerts import ALERTS, RULES
 from l0gc.collect.deletion import Pause
-from l0gc.keys import FORMAT, L1_DATA, PAUSED, journal_log
+from l0gc.keys import CONTROLLER_LOG, FORMAT, L1_DATA, PAUSED, journal_log
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.format import Format, encode_format
 from tests.flows.test_loop import LAYOUT, l0_objects
-from tests.support.cli import BIN, Ended, ended_here, founded
+from tests.support.cli import BIN, Ended, ended_here, founded, l0gc
 from tests.support.outcomes import Outcome, Passing, Refusal, Request
 from tests.support.promql import NAME, Scraped, fires, seconds
 from tests.support.proxy import Proxy
@@ -65,10 +65,10 @@ class Scene:
     def upload(self, partition: int = 0) -> None:
         assert ended_here("upload", "events", "-", "--partition", str(partition), stdin=b"a\nb\n").code == 0
 
-    def later(self, days: int, *args: str) -> None:
+    def later(self, days: int, *args: str, code: int = 0) -> None:
         """Run a job so many days from now, by the store's clock."""
         with Proxy(os.environ["AWS_ENDPOINT_URL_S3"], clock_ahead_s=days * DAY_S) as proxy:
-            self.job(*args, endpoint=proxy.endpoint_url)
+            self.job(*args, code=code, endpoint=proxy.endpoint_url)
 
     def firing(self) -> set[str]:
         """Return which alerts fire, if nothing changes until each has lasted long enough."""
@@ -152,6 +152,22 @@ def fill_the_disk_of_the_log(s: Scene) -> None:
         pytest.skip("this user may not mount a small disk")
     subprocess.run(mounted, check=True, timeout=60)
     s.scraped.add(time.time(), path.read_text())
+
+
+def let_reconcile_not_run(s: Scene) -> None:
+    s.upload()
+    for _ in range(14):
+        assert ended_here("epoch", "advance").code == 0
+    s.gc("--no-reconcile")
+
+
+def leave_an_orphan(s: Scene) -> None:
+    s.upload()
+    s.gc()
+    (key,) = [k for page in s.store.scan(L1_DATA) for k in page.keys]
+    s.store.put(f"{key[:-44]}5d224ad2-0a58-418f-afde-bc2fe7c35589.parquet", s.store.get(key).body)
+    s.job("verify")
+    s.later(4, "verify", code=4)
 
 
 def forget_a_pin(s: Scene) -> None:
@@ -286,7 +302,9 @@ MADE: dict[Callable[[Scene], None], tuple[str, ...]] = {
     let_no_daily_job_run: ("L0gcDailyJobOverdue",),
     end_at_a_limit: ("L0gcLimited",),
     fill_the_disk_of_the_log: ("L0gcLogDiskFull",),
-    forget_a_pin: ("L0gcMLags", "L0gcCauseLasts"),
+    let_reconcile_not_run: ("L0gcMLags",),
+    leave_an_orphan: ("L0gcWaste",),
+    forget_a_pin: ("L0gcCauseLasts",),
     forget_a_pause: ("L0gcPaused",),
     leave_garbage: ("L0gcGarbageStays",),
     let_a_partition_lag: ("L0gcLaggards",),
@@ -315,7 +333,7 @@ def test_nothing_fires_where_all_is_well(scene: Scene) -> None:
     assert scene.firing() == set()
 
 
-QUICK = (lose_an_object, set_a_log_back, forget_a_pin, forget_a_pause)
+QUICK = (lose_an_object, set_a_log_back, forget_a_pin, forget_a_pause, leave_an_orphan)
 
 
 @pytest.mark.parametrize(
@@ -343,6 +361,50 @@ def test_a_pause_is_neither_a_refusal_nor_a_failure(scene: Scene) -> None:
     assert ended_here("resume").code == 0
     scene.gc()
     assert scene.firing() == set()
+
+
+def test_vanished_series_are_noticed(scene: Scene) -> None:
+    """The machine died, or lost its files."""
+    for command in ("verify", "gc"):
+        scene.job(command)
+    scene.scraped.vanished_s = scene.scraped.last_s + 1
+    scene.idle_s = 7201
+    assert scene.firing() == {"L0gcNotSeen", "L0gcNoSuccess"}
+    scene.idle_s = 50 * 3600 + 1
+    assert scene.firing() == {"L0gcNotSeen", "L0gcNoSuccess", "L0gcDailyJobOverdue"}
+    scene.idle_s = 30 * DAY_S
+    assert scene.fires("L0gcNotSeen") == [{}]
+
+
+def test_a_lost_object_pages_while_a_pin_holds_m(scene: Scene) -> None:
+    assert ended_here("pin", "create", "backup", "--ttl", "1d").code == 0
+    for _ in range(4):
+        assert ended_here("epoch", "advance").code == 0
+    lose_an_object(scene)
+    assert scene.fires("L0gcObjectLost")
+    assert l0gc("status")["held_back_by"][0]["kind"] == "pinned"
+
+
+def test_a_verify_that_was_refused_pages(scene: Scene) -> None:
+    scene.job("verify")
+    assert ended_here("pause", "--why", "disk audit").code == 0
+    scene.store.put(max(k for page in scene.store.scan(f"{CONTROLLER_LOG}log/") for k in page.keys), b"nonsense")
+    scene.job("verify", code=4)
+    assert {"L0gcRefusedForSafety"} <= scene.firing()
+    assert not scene.fires("L0gcFindings")
+
+
+def test_shadow_runs_leave_garbage_without_an_alert(scene: Scene) -> None:
+    scene.upload()
+    scene.gc("--shadow")
+    scene.later(5, "status")
+    assert not scene.fires("L0gcGarbageStays")
+    status = l0gc("status")
+    assert status["garbage"]["left_objects"] > 0
+    assert status["next"].startswith("nothing to do: sweeps are shadow runs")
+    assert b"sweep (shadow) " in ended_here("status").stdout
+    scene.gc()
+    assert l0gc("status")["garbage"]["left_objects"] == 0
 
 
 def test_an_alert_ends_with_any_healthy_run(scene: Scene) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -223,6 +224,21 @@ def test_sweepable_objects_precede_what_holds_m(f: Overview) -> None:
     assert next_step(f, find_causes(f)) == "l0gc sweep"
     f.paused = Pause("audit", "ann", NOW - MINUTE)
     assert next_step(f, find_causes(f)) != "l0gc sweep"
+
+
+@pytest.mark.parametrize(
+    ("attempt", "following", "again"),
+    [
+        (Attempt("sweep", 0, ""), "l0gc sweep", "l0gc sweep"),
+        (Attempt("sweep", 0, "", shadow=True), "nothing to do: sweeps are shadow runs, ", "l0gc sweep --shadow"),
+        (Attempt("sweep", 0, "", leaves_s=86_400), "nothing to do: sweeps leave what M has ", "l0gc sweep --grace 1d"),
+    ],
+)
+def test_advice_deletes_no_more_than_the_last_sweep_would_have(attempt: Attempt, following: str, again: str) -> None:
+    f = facts(garbage=GARBAGE, attempts=[attempt])
+    assert next_step(f, []).startswith(following)
+    f.attempts = [msgspec.structs.replace(attempt, exit_code=3, error="x")]
+    assert find_causes(f)[0].remedy == f"fix what it reports, then {again}"
 
 
 def test_a_signalled_run_is_reported_as_stopped() -> None:

@@ -10,9 +10,11 @@ import pytest
 
 from l0gc.cli.status import lines_of
 from l0gc.collect.deletion import set_pause
-from l0gc.collect.record import Attempt, RunSummary, write_attempt, write_summary
+from l0gc.collect.gc_steps import GcNote
+from l0gc.collect.record import Attempt, RunSummary, write_attempt, write_gc_note, write_summary
 from l0gc.errors import AccessDeniedError, NotInitialisedError, StoreUnreachableError
 from l0gc.inspect import doctor
+from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.explain import explain_epoch, explain_partition
 from l0gc.inspect.reading import read_overview
 from l0gc.inspect.report.facts import gather
@@ -20,11 +22,11 @@ from l0gc.inspect.verify.run import verify
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.workers import LocalWorkers
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.epoch_source import JournalSource
+from l0gc.streamlog.epoch_source import JournalSource, journal_totals
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.watermark.pipeline import run_pipeline
-from l0gc.watermark.publication import PublishedWatermark, publish
+from l0gc.watermark.publication import PublishedWatermark, publish, read_published
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, write_scan
 from l0gc.watermark.source import IDLE, UNREADABLE, UNRECONCILED, Holder
 from tests.inspect.report.support import totals
@@ -193,6 +195,27 @@ def test_where_m_is_the_epoch_it_has_no_age() -> None:
     cluster = memory_cluster()
     compute_and_publish(cluster)
     assert read_overview(cluster).lag_ms == 0
+
+
+def test_no_lag_grows_where_no_computation_could_release_an_object() -> None:
+    cluster = topic_in_memory(2)
+    scan_and_publish(cluster)
+    published, _ = read_published(cluster.store, cluster.identity().cluster_id)
+    assert published is not None
+    for _ in range(20):
+        store_of(cluster).clock.sleep(600)
+        cluster.controller.advance()
+        housekeep(cluster)
+    note = GcNote(journal_totals(cluster).landed, published.published_at_ms, held=0)
+    write_gc_note(cluster.store, note)
+    o = read_overview(cluster)
+    assert (o.idle, o.lag_epochs, o.lag_ms, o.causes, o.next) == (True, 2, 600_000, [], NOTHING)
+    write_gc_note(cluster.store, msgspec.structs.replace(note, held=1))
+    o = read_overview(cluster)
+    assert (o.idle, o.lag_epochs, causes(cluster)) == (False, 21, ["not_computed"])
+    write_gc_note(cluster.store, note)
+    put(cluster, EACH)
+    assert not read_overview(cluster).idle
 
 
 def test_looking_changes_nothing() -> None:
@@ -370,7 +393,7 @@ def test_both_remedies_for_a_lost_object_are_named() -> None:
     known = read_overview(cluster)
     assert known.next == known.causes[0].remedy
     assert "restore that object from a version or a backup, or give up its records" in known.next
-    assert f"l0gc give-up --object {key} (docs" in known.next
+    assert f"l0gc give-up --object {key} (l0gc help" in known.next
     give_up(cluster, "ann", objects=[key])
     assert "damaged_object" not in causes(cluster)
 

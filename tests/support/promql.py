@@ -38,6 +38,8 @@ class Scraped:
 
     series: dict[Labels, list[tuple[float, float]]] = field(default_factory=dict)
     last_s: float = 0.0
+    vanished_s: float = float("inf")
+    """When the files were lost, or the machine that had them; an instant vector finds no series from then on."""
 
     def add(self, at_s: float, text: str) -> None:
         self.last_s = max(self.last_s, at_s)
@@ -50,7 +52,7 @@ class Scraped:
         """Return what the series was from `from_s` to `to_s`."""
         known = self.series[labels]
         first = bisect_right(known, (from_s, float("inf"))) - 1
-        return [v for at_s, v in known[max(0, first) :] if at_s <= to_s]
+        return [v for at_s, v in known[max(0, first) :] if at_s <= to_s and from_s < self.vanished_s]
 
 
 def evaluate(expr: str, scraped: Scraped, at_s: float) -> Vector:
@@ -106,11 +108,14 @@ class _Query:
     def _called(self, e: Any) -> Vector | float:
         if e.func.name == "time":
             return self.at_s
+        if e.func.name == "absent":
+            return {} if self.value(e.args[0]) else {frozenset(): 1.0}
         (selector,) = e.args
         range_s = selector.range.total_seconds()
         series = self._selected(selector.vector_selector, self.at_s - range_s)
         functions: dict[str, Callable[[list[float]], float]] = {
             "min_over_time": min,
+            "max_over_time": max,
             "increase": _increase,
             "rate": lambda values: _increase(values) / range_s,
         }

@@ -51,6 +51,9 @@ _NEWER: Final = "restore the newest controller log"
 _AHEAD: Final = f"stop uploads and housekeeping; {RESTORE_CONTROLLER}"
 
 
+SEVERITIES: Final = ("loss", "danger", "waste", "unknown")
+
+
 class Kind(StrEnum):
     """A kind: its name, its severity, and its next step.
 
@@ -218,6 +221,7 @@ class VerifyResult(msgspec.Struct, Outcome):
             record concerned), `detail` and `next_step`. What does not apply is null.
         total: All findings.
         counts: How many there are of each kind.
+        severities: How many there are of each severity: `loss`, `danger`, `waste` and `unknown`.
         deep: Whether contents were read.
         watermark: The published M; -1 if it does not exist or cannot be read.
         cluster_epoch: The epoch when it began.
@@ -252,6 +256,7 @@ class VerifyResult(msgspec.Struct, Outcome):
     waiting_bytes: int = 0
     eligible_objects: int = 0
     eligible_bytes: int = 0
+    severities: dict[str, int] = {}
     unparsable_keys: int = 0
     young_l1_objects: int = 0
     deleted_topic_objects: int = 0

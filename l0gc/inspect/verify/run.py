@@ -42,6 +42,7 @@ from l0gc.inspect.verify.findings import (
     DOUBTFUL,
     FOREIGN,
     LATER,
+    SEVERITIES,
     Basis,
     JournalCopy,
     Kind,
@@ -207,6 +208,9 @@ def result_of(basis: Basis, counts: Counter[Kind], listed: Iterable[Suspect], *,
         findings=[finding_of(s) for s in listed],
         total=counts.total(),
         counts={kind.value: n for kind, n in sorted(counts.items())},
+        severities={
+            severity: sum(n for kind, n in counts.items() if kind.severity == severity) for severity in SEVERITIES
+        },
         checked=ReadCounts(journals=state.journals, partitions=state.partition_count),
     )
 

@@ -85,7 +85,7 @@ def test_an_object_that_a_partition_still_needs_is_found() -> None:
     found = [f for f in result.findings if f.kind == "shadow_needed" and f.key == needed]
     assert [(f.topic, f.partition, f.offset, f.severity) for f in found] == [("events", 0, 10, "danger")]
     assert run.run_id in found[0].detail
-    assert found[0].next_step.startswith("stop: run no sweep that deletes")
+    assert found[0].next_step.startswith("stop: run l0gc pause --why TEXT until")
     assert result.problem is not None
     assert result.problem.exit_code == 4
     assert result.shadow is not None
