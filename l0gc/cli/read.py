@@ -19,9 +19,9 @@ from l0gc.cli.options import TOPIC, cluster_options, moment_of, operation_option
 from l0gc.cli.output import Output, atomic_file, writing_stdout
 from l0gc.cli.signals import stop_on_interrupt, stopping
 from l0gc.cli.terminal import json_escaped
-from l0gc.cli.units import Whole, as_duration, interval
+from l0gc.cli.units import Whole, interval
 from l0gc.errors import CorruptObjectError, StoppedError, UsageError
-from l0gc.formatting import count, size
+from l0gc.formatting import as_duration, count, size
 from l0gc.operations import FOLLOW_S, Read
 
 if TYPE_CHECKING:
