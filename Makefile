@@ -21,7 +21,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check generate contracts style ruff-check ruff-format mypy near demo test thorough simulate explore crash-test soak lint format bench captures docs clean java
+.PHONY: help check generate contracts style ruff-check ruff-format mypy near demo test thorough release simulate explore crash-test soak lint format bench captures docs clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -62,6 +62,14 @@ test: $(VENV)/.dev java ## Prove each rule once
 
 thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 40 -m thorough
+
+release: thorough ## Take hours: whole searches, 2,000 seeds, every crash point, a soak; before a release, or after a change of a log's rule
+	$(BIN)/python -m tests.exhaustive --seconds inf
+	$(BIN)/python -m tests.simulation --seeds 2000
+	$(BIN)/python -m tests.simulation --seeds 300 --losses
+	$(BIN)/python -m tests.simulation --seeds 300 --set-back
+	$(BIN)/python -m tests.crash
+	$(BIN)/python -m tests.flows.soak --minutes $(MINUTES)
 
 simulate: $(VENV)/.dev ## Run the simulation over SEEDS seeds
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.exhaustive.breadth import Found
+from tests.exhaustive.breadth import NO_LIMITS, Found, Limits
 from tests.exhaustive.l1_scopes import L1_WHOLE
 from tests.exhaustive.l1_search import L1Scope, L1Search
 from tests.exhaustive.pin_search import PIN_WHOLE, PinScope, PinSearch
@@ -40,15 +40,16 @@ def main() -> int:
         "--seconds",
         type=float,
         default=60.0,
-        help="of processor time, for each scope; the depth that is begun is ended",
+        help="of processor time, for each scope; the depth that is begun is ended; `inf` for all of it",
     )
     options = parser.parse_args()
     scopes: list[Scope | L1Scope | PinScope] = (
         [*WHOLE.values(), *L1_WHOLE.values(), *PIN_WHOLE.values()] if options.scope is None else [every[options.scope]]
     )
+    limits = Limits(options.depth or NO_LIMITS.depth, seconds=options.seconds)
     all_found = []
     for scope in scopes:
-        all_found.append(_search_of(scope).run(max_depth=options.depth, seconds=options.seconds))
+        all_found.append(_search_of(scope).run(limits))
         sys.stdout.write(summary(all_found[-1]))
         sys.stdout.flush()
     states, seconds = sum(f.states for f in all_found), sum(f.seconds for f in all_found)

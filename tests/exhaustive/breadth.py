@@ -12,6 +12,24 @@ from typing import Any, TypeVar
 State = TypeVar("State")
 
 
+@dataclass(frozen=True)
+class Limits:
+    """Where a search ends before all states are found: after so many steps, or after the depth in which it has found so many
+    states, or has taken so many seconds of processor time.
+    """
+
+    depth: float = float("inf")
+    states: float = float("inf")
+    seconds: float = float("inf")
+
+    def allow(self, depth: int, states: int, seconds: float) -> bool:
+        """Return whether the search may go a step deeper."""
+        return depth < self.depth and states < self.states and seconds < self.seconds
+
+
+NO_LIMITS = Limits()
+
+
 @dataclass
 class Found:
     """What a search has found.
@@ -70,10 +88,9 @@ def search(
     wrong_in: Callable[[State], str],
     is_content: Callable[[State], bool],
     *,
-    max_depth: int | None,
-    seconds: float,
+    limits: Limits,
 ) -> Found:
-    """Search up to `max_depth` steps, or to the end of the depth in which `seconds` of processor time are over.
+    """Search breadth first, up to the limits.
 
     Args:
         steps_of: every step from a state: what it is, where it leads, and what is wrong with it.
@@ -85,7 +102,7 @@ def search(
     index: dict[State, int] = {first: 0}
     came_from: list[tuple[int, str]] = [(-1, "")]
     layer = [first]
-    while layer and (max_depth is None or found.depth < max_depth) and time.process_time() - started < seconds:
+    while layer and limits.allow(found.depth, len(index), time.process_time() - started):
         following: list[State] = []
         for state in layer:
             at, steps = index[state], 0

@@ -25,7 +25,7 @@ from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import Edit, Objects
 from l0gc.streamlog.journal.rows import L1_ROW, unpack
 from l0gc.streamlog.journal.state import JournalState
-from tests.exhaustive.breadth import Found, Numbers, search
+from tests.exhaustive.breadth import NO_LIMITS, Found, Limits, Numbers, search
 from tests.exhaustive.l1_actors import Actor, Local, Reconciler, Vacuumer, small
 from tests.exhaustive.l1_process import GRACE_EPOCHS, TOPIC, Answer, BrokenError, View, now_ms
 from tests.exhaustive.store import Call, Stands
@@ -123,7 +123,7 @@ class L1Search:
 
     # -- the search -----------------------------------------------------------------------------------------------------
 
-    def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
+    def run(self, limits: Limits = NO_LIMITS) -> Found:
         """See `breadth.search`."""
         with small():
             found = search(
@@ -132,8 +132,7 @@ class L1Search:
                 self._steps,
                 self._left_over,
                 self._is_content,
-                max_depth=max_depth,
-                seconds=seconds,
+                limits=limits,
             )
         found.executions = len(self._stops)
         return found

@@ -38,7 +38,7 @@ from l0gc.watermark import publication
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import PublishedWatermark, decode_published
 from l0gc.watermark.source import IDLE, ClusterHandle, Holder, UnitSummary
-from tests.exhaustive.breadth import Found, search
+from tests.exhaustive.breadth import NO_LIMITS, Found, Limits, search
 
 MACHINE: Final = ControllerMachine()
 TTL_MS: Final = 1_000
@@ -465,7 +465,7 @@ class PinSearch:
     def __init__(self, scope: PinScope) -> None:
         self._scope = scope
 
-    def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
+    def run(self, limits: Limits = NO_LIMITS) -> Found:
         """See `breadth.search`."""
         encoded = b""
         for offset, entry in enumerate(FOUNDED):
@@ -475,9 +475,7 @@ class PinSearch:
             objects = frozenset(L1(topic, topic=topic) for topic in self._scope.lifted)
             world = world._replace(live=frozenset(), l1=objects, there=frozenset(self._scope.lifted))
         first = State(world, (Node(),) * len(self._scope.actors), self._scope.ticks)
-        return search(
-            self._scope.name, first, self._steps, _wrong, lambda state: True, max_depth=max_depth, seconds=seconds
-        )
+        return search(self._scope.name, first, self._steps, _wrong, lambda state: True, limits=limits)
 
     def _steps(self, state: State) -> Iterator[tuple[str, State, str]]:
         w = state.world

@@ -23,7 +23,7 @@ from l0gc.storage.contention import WriterOrder
 from l0gc.storage.log import APPEND_DEADLINE_S, TRUNCATE_MIN_AGE_MS
 from l0gc.storage.objectstore import PutResult
 from tests.exhaustive.actors import Reconciler
-from tests.exhaustive.breadth import Found, Numbers, search
+from tests.exhaustive.breadth import NO_LIMITS, Found, Limits, Numbers, search
 from tests.exhaustive.process import Actor, Local, Seen
 from tests.exhaustive.store import GETS, Answer, Bucket, Call, Failed, perform
 from tests.exhaustive.truth import Truth
@@ -108,7 +108,7 @@ class Search:
         self._moves: dict[tuple[int, int, bool, int, bool], list[_Move]] = {}
         self._settlement: dict[int, int] = {}
 
-    def run(self, *, max_depth: int | None = None, seconds: float = float("inf")) -> Found:
+    def run(self, limits: Limits = NO_LIMITS) -> Found:
         """See `breadth.search`."""
         with (
             mock.patch.object(l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", 1),  # a small scope truncates, too
@@ -123,8 +123,7 @@ class Search:
                 self._steps,
                 self._wrong,
                 self._is_content,
-                max_depth=max_depth,
-                seconds=seconds,
+                limits=limits,
             )
         found.executions = len(self._seen)
         return found

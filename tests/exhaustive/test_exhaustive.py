@@ -31,7 +31,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from tests.exhaustive import scopes
 from tests.exhaustive.__main__ import summary
-from tests.exhaustive.breadth import Found
+from tests.exhaustive.breadth import NO_LIMITS, Found, Limits
 from tests.exhaustive.process import Replica as Replicated
 from tests.exhaustive.search import Scope, Search
 from tests.exhaustive.store import AnsweredStore
@@ -45,17 +45,20 @@ QUICK = [
 THOROUGH = scopes.WHOLE | {"partitions": scopes.partitions(0)}
 """The scopes of `make explore`; the largest without its fault, which takes four times as long."""
 
+FIRST = Limits(states=20_000)
+"""How far `make thorough` searches; `make release` searches to the end."""
 
-def searched(scope: Scope, depth: int | None = None) -> Found:
-    return Search(scope).run(max_depth=depth)
+
+def searched(scope: Scope, limits: Limits = NO_LIMITS) -> Found:
+    return Search(scope).run(limits)
 
 
-def _nothing_wrong(scope: Scope, states: int) -> None:
-    found = searched(scope)
+def _nothing_wrong(scope: Scope, states: int, limits: Limits = NO_LIMITS) -> None:
+    found = searched(scope, limits)
     assert not found.wrong, summary(found)
-    assert found.complete
     assert found.states >= states
-    assert found.content > 0
+    assert found.complete or found.states >= limits.states
+    assert found.content > 0 or not found.complete
 
 
 @pytest.mark.parametrize(("scope", "states"), QUICK, ids=[s.name for s, _ in QUICK])
@@ -66,9 +69,9 @@ def test_no_interleaving_breaks_a_rule(scope: Scope, states: int) -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scope", THOROUGH.values(), ids=THOROUGH)
-def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: Scope) -> None:
+def test_no_early_interleaving_breaks_a_rule(scope: Scope) -> None:
     floors = {"together": 13_000, "partitions": 14_000}
-    _nothing_wrong(scope, floors.get(scope.name, 20_000))
+    _nothing_wrong(scope, floors.get(scope.name, 20_000), FIRST)
 
 
 @pytest.mark.thorough
@@ -248,7 +251,7 @@ def test_a_rule_that_is_taken_out_is_missed(
     wrong: str,
 ) -> None:
     mutant(monkeypatch)
-    found = searched(scope, depth)
+    found = searched(scope, Limits(depth=depth))
     assert wrong in found.wrong
     assert len(found.trace) <= depth
     shown = summary(found).splitlines()

@@ -16,7 +16,7 @@ from l0gc.streamlog.journal import edits
 from l0gc.streamlog.journal.entries import EXPIRE, RECONCILE, Edit
 from l0gc.streamlog.journal.state import JournalState
 from tests.exhaustive.__main__ import summary
-from tests.exhaustive.breadth import Found
+from tests.exhaustive.breadth import NO_LIMITS, Found, Limits
 from tests.exhaustive.l1_scopes import L1_WHOLE, within
 from tests.exhaustive.l1_search import L1Scope, L1Search
 from tests.simulation.mutants import of_holes, of_l1
@@ -40,16 +40,16 @@ QUICK = [
 ]
 
 
-def searched(scope: L1Scope) -> Found:
-    return L1Search(scope).run()
+def searched(scope: L1Scope, limits: Limits = NO_LIMITS) -> Found:
+    return L1Search(scope).run(limits)
 
 
-def _nothing_wrong(scope: L1Scope, states: int) -> None:
-    found = searched(scope)
+def _nothing_wrong(scope: L1Scope, states: int, limits: Limits = NO_LIMITS) -> None:
+    found = searched(scope, limits)
     assert not found.wrong, summary(found)
-    assert found.complete
     assert found.states >= states
-    assert found.content > 0
+    assert found.complete or found.states >= limits.states
+    assert found.content > 0 or not found.complete
 
 
 @pytest.mark.parametrize(("scope", "states"), QUICK, ids=[s.name for s, _ in QUICK])
@@ -60,8 +60,9 @@ def test_no_interleaving_breaks_a_rule(scope: L1Scope, states: int) -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("scope", L1_WHOLE.values(), ids=L1_WHOLE)
-def test_no_interleaving_breaks_a_rule_however_many_there_are(scope: L1Scope) -> None:
-    _nothing_wrong(scope, 100)
+def test_no_early_interleaving_breaks_a_rule(scope: L1Scope) -> None:
+    """`make release` searches the scopes to their end."""
+    _nothing_wrong(scope, 100, Limits(states=20_000))
 
 
 # -- each rule, taken out ---------------------------------------------------------------------------------------------------
