@@ -152,7 +152,7 @@ def _read(path: str) -> dict[str, Any]:
     import tomllib  # 2 ms, which commands without a file do without
 
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))
     except OSError as e:
         raise UsageError(f"cannot read the config file {path}: {e.strerror}") from e
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:

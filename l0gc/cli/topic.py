@@ -65,7 +65,7 @@ def _schema_text(file: IO[bytes] | None) -> str | None:
     text = file.read(_SCHEMA_BYTES + 1)
     with suppress(UnicodeDecodeError):
         if len(text) <= _SCHEMA_BYTES:
-            return text.decode()
+            return text.decode("utf-8-sig")
     raise UsageError(f"{file.name} is not a value schema: it must be JSON, in UTF-8, of at most {size(_SCHEMA_BYTES)}")
 
 

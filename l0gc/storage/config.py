@@ -17,6 +17,12 @@ REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 """The environment variables for each, in order of precedence."""
 
 _ODD: Final = re.compile(r"^\s|\s$|[\x00-\x1f\x7f]")
+_READ: Final = re.compile(
+    r"AWS_(ACCESS_KEY_ID|SECRET_ACCESS_KEY|(SESSION|SECURITY)_TOKEN|(DEFAULT_)?(PROFILE|REGION)|ENDPOINT_URL(_[A-Z0-9]+)?"
+    r"|CA_BUNDLE|CONFIG_FILE|SHARED_CREDENTIALS_FILE|DATA_PATH|WEB_IDENTITY_TOKEN_FILE|ROLE_(ARN|SESSION_NAME)"
+    r"|(CONTAINER|EC2_METADATA|METADATA_SERVICE|USE|SDK|S3|STS)_\w+)"
+)
+"""The variables that botocore reads. Others with that beginning belong to other programs, and may hold whole files."""
 ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")
 """The ways in which each written object may be encrypted, in S3's terms."""
 SSE_VARIABLES: Final = ("L0GC_SSE", "L0GC_SSE_KMS_KEY_ID")
@@ -93,7 +99,7 @@ class StoreConfig:
         if sse == "AES256" and sse_kms_key_id:
             raise UsageError("--sse AES256 takes no key: leave --sse-kms-key-id out, or use --sse aws:kms")
         for name, value in os.environ.items():
-            if name.startswith("AWS_"):
+            if _READ.fullmatch(name):
                 check_word(name, value)
         _refuse_credentials("URL", url)
         if endpoint_url:

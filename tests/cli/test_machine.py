@@ -15,10 +15,13 @@ from unittest import mock
 import pytest
 
 from l0gc.cli.main import main
-from l0gc.errors import L0gcError
+from l0gc.cli.topic import _schema_text
+from l0gc.errors import L0gcError, UsageError
 from l0gc.settings import FileSettings, default_file, load_settings
 from l0gc.spark.master import has_user
 from l0gc.spark.session import get_session
+from l0gc.storage.access import _descriptions
+from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import BIN, founded, l0gc
 
@@ -86,6 +89,42 @@ def test_an_unreadable_default_settings_file_is_ignored(tmp_path: Path) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@as_nobody
+def test_a_home_that_the_user_may_not_enter_is_ignored(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    S3Store(StoreConfig("warm-up", region="eu-west-1")).client  # imports what the child needs  # noqa: B018
+    home.chmod(0o700)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.environ["HOME"] = str(home)
+            os.setuid(NOBODY)
+            _descriptions.cache_clear()
+            code = 0 if S3Store(StoreConfig("bucket", region="eu-west-1")).client.meta.region_name == "eu-west-1" else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_variable_that_nothing_reads_stops_no_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SSH_KEY", "-----BEGIN PRIVATE KEY-----\nabc\n-----END PRIVATE KEY-----\n")
+    assert StoreConfig.from_url("s3://bucket").bucket == "bucket"
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "token\n")
+    with pytest.raises(UsageError, match="AWS_SESSION_TOKEN ends with a newline"):
+        StoreConfig.from_url("s3://bucket")
+
+
+def test_a_byte_order_mark_is_not_part_of_a_text(tmp_path: Path) -> None:
+    settings, schema = tmp_path / "l0gc.toml", tmp_path / "schema.json"
+    settings.write_text('url = "s3://bucket/p"\n', encoding="utf-8-sig")
+    assert load_settings(str(settings)).values == {"url": "s3://bucket/p"}
+    schema.write_text("{}", encoding="utf-8-sig")
+    with schema.open("rb") as file:
+        assert _schema_text(file) == "{}"
 
 
 def printed(encoding: str, *args: str) -> tuple[int, str]:

@@ -57,6 +57,14 @@ def test_all_formats_say_the_same(tmp_path: Path) -> None:
         assert read(tmp_path, f"r.{kind}").found.highest == (-8, "7", 1)
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("r.csv", "topic,partition,gc_epoch\nt,0,7\n"), ("r.ndjson", '{"topic":"t","partition":0,"gc_epoch":7}\n')],
+)
+def test_a_byte_order_mark_at_the_head_of_a_report_is_skipped(name: str, text: str) -> None:
+    assert read_table(name, text.encode("utf-8-sig"), REPORTS) == read_table(name, text.encode(), REPORTS)
+
+
 def a_folder(tmp_path: Path, name: str = "r", *, finished: bool = True) -> Path:
     """A folder of reports, or of partitions if it is called `p`."""
     folder = tmp_path / name
