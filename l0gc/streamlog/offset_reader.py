@@ -11,6 +11,9 @@ If only offsets are requested, as for a count, the journal has them, and no obje
 In a partition, all of L1 lies below all of L0, and the journal's objects are in order of offset. So the partitions' own L1
 objects are read one after another, then each shared L1 object and each L0 object once for all partitions. If a partition
 has objects of its own above rows of shared ones, these follow in a second pass. Memory holds only what is fetched ahead.
+
+The columns of a value schema are read from L1 objects that were written by this very schema, which their footers number.
+For all other records they are parsed from the values, as reconcile would. A number is never given to another schema.
 """
 
 from __future__ import annotations
@@ -67,30 +70,21 @@ class Piece(NamedTuple):
     batch: pa.RecordBatch
 
 
-def names_for(schema: pa.Schema) -> list[str]:
-    """Return the names of the L1 columns that `as_rows` needs; it makes all others of the values."""
-    return [*schema.names, *(["value"] if {*schema.names} - _NOT_TYPED else [])]
-
-
 def as_rows(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
-    """Records with the columns that are wanted: those of L1, their topic's name, and those of its value schema, which are
-    parsed from their values.
+    """Return the requested columns of records that were read with these names, and their topic's name.
 
     Raises:
-        UsageError: the topic does not have one of them in that type, any more.
+        UsageError: the topic no longer has one of the columns in that type.
     """
-    records, typed, arrays = piece.batch.num_rows, dict[str, pa.Array](), list[pa.Array]()
-    if topic.value_schema is not None and {*schema.names} - _NOT_TYPED:
-        parser = parser_of(topic.value_schema)
-        typed = dict(zip(parser.fields.names, parser.parse(piece.batch.column("value")), strict=True))
+    records, arrays = piece.batch.num_rows, list[pa.Array]()
     for f in schema:
         if f.name not in _NOT_TYPED:
-            if f.name not in typed or typed[f.name].type != f.type:
+            if f.name not in piece.batch.schema.names or piece.batch.column(f.name).type != f.type:
                 raise UsageError(
                     f"topic {topic.name!r} has no column {f.name!r} of type {f.type}: its value schema was altered since "
                     "the read was prepared; load again"
                 )
-            found = typed[f.name]
+            found = piece.batch.column(f.name)
         elif f.name == "partition":
             numbers = np.ascontiguousarray(np.broadcast_to(piece.partition, records), np.int32)
             found = pa.Array.from_buffers(pa.int32(), records, [None, pa.py_buffer(numbers)])
@@ -130,7 +124,7 @@ class OffsetReader:
     Args:
         journal: a handle that has caught up recently.
         ranges: rows of `RANGE`, one for each partition, in order.
-        names: the requested columns of L1; the offset is always included.
+        names: the requested columns of L1 and of the topic's value schema; the offset is always included.
         parallel: fetches and decodes ahead; without threads, objects are fetched one after another.
         without_holes: how a user skips holes, for the error about one; if empty, holes are skipped with a warning.
     """
@@ -152,7 +146,12 @@ class OffsetReader:
         self._partitions, self._ends = ranges["partition"].astype(np.int64), ranges["last"] + 1
         self._starts, self._next = ranges["base"], ranges["base"].copy()
         self._on_deleted = on_deleted
-        self._schema = pa.schema([f for f in parquet.L1_COLUMNS if f.name in names or f.name == "offset"])
+        stored = [f for f in parquet.L1_COLUMNS if f.name in names or f.name == "offset"]
+        self._parser = None if topic.value_schema is None else parser_of(topic.value_schema)
+        self._typed = [] if self._parser is None else [f for f in self._parser.fields if f.name in names]
+        self._schema = pa.schema([*stored, *self._typed])
+        self._names = [f.name for f in stored]
+        self._names_to_parse = [*self._names, *({"value"} - {*names} if self._typed else [])]
         self._only_offsets = len(self._schema) == 1
         self._missed = ""
         self.counters = Counters()
@@ -234,7 +233,7 @@ class OffsetReader:
     # -- L1 ------------------------------------------------------------------------------------------------------------
 
     def _from_l1(self, known: TopicState) -> Iterator[Piece]:
-        store, names = self._cluster.store, self._schema.names
+        store = self._cluster.store
 
         def needless(wanted: tuple[int, parquet.WantedFile]) -> bool:
             return wanted[1].file.is_hole or self._only_offsets
@@ -259,7 +258,7 @@ class OffsetReader:
         ) -> tuple[int, parquet.OpenL1File, parquet.L1Chunk | None]:
             at, o, chunk = part
             with _holding(at, o.wanted.file.base_offset):
-                return at, o, None if chunk is None else parquet.fetch_chunk(store, chunk, names)
+                return at, o, None if chunk is None else parquet.fetch_chunk(store, chunk, self._names_in(o))
 
         def weigh(part: tuple[int, parquet.OpenL1File, parquet.L1Chunk | None]) -> int:
             _, o, chunk = part
@@ -278,8 +277,11 @@ class OffsetReader:
             part: tuple[int, parquet.OpenL1File, parquet.L1Chunk | None],
         ) -> tuple[int, parquet.OpenL1File, list[tuple[int, pa.RecordBatch]] | None]:
             at, o, chunk = part
+            if chunk is None:
+                return at, o, None
             with _holding(at, o.wanted.file.base_offset):  # it may be fetched again
-                return at, o, None if chunk is None else parquet.decode_fetched(store, chunk, names)
+                batches = parquet.decode_fetched(store, chunk, self._names_in(o))
+            return at, o, [(base, self._with_typed(batch)) for base, batch in batches]
 
         for at, o, batches in self._parallel.compute_ahead(
             decoded, groups(), lambda part: part[2] is not None and part[1].body is None
@@ -299,6 +301,21 @@ class OffsetReader:
                 if n > 0:
                     self._next[at] = first + n
                     yield self._piece(int(self._partitions[at]), batch.slice(first - base, n))
+
+    def _names_in(self, o: parquet.OpenL1File) -> list[str]:
+        """Return the columns to fetch of an object: the typed ones, or else the values from which they are parsed."""
+        if self._parser is None or parquet.schema_number(o.metadata) != self._parser.number:
+            return self._names_to_parse
+        return [*self._schema.names]
+
+    def _with_typed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch with the requested columns of the value schema, parsed from its values unless it has them."""
+        if self._parser is None or not self._typed or self._typed[0].name in batch.schema.names:
+            return batch
+        parsed = dict(zip(self._parser.fields.names, self._parser.parse(batch.column("value")), strict=True))
+        for f in self._typed:
+            batch = batch.append_column(f, parsed[f.name])
+        return batch
 
     def _offsets(self, at: int, end: int) -> Iterator[Piece]:
         """Yield the offsets of a partition from its next record up to, but without, `end`."""
@@ -380,16 +397,18 @@ class OffsetReader:
         begins = np.cumsum(counts) - counts
         total = int(counts.sum())
         in_blocks = (*parquet.WHOLE_RECORD, *(["epoch"] if wanted.time_ms == STAMPED else []))
-        of_records = (f for f in self._schema if f.name in in_blocks)
+        of_records = (f for f in parquet.L1_COLUMNS if f.name in in_blocks and f.name in self._names_to_parse)
         stored = {f.name: pa.concat_arrays([column_of(b, f) for b in found]) for f in of_records}
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
         stored.setdefault("epoch", columns.repeated(wanted.epoch, total))
-        arrays = [stored[name] for name in self._schema.names]
-        return wanted, sum(map(len, bodies)), pa.RecordBatch.from_arrays(arrays, names=self._schema.names)
+        arrays = [stored[name] for name in self._names_to_parse]
+        batch = pa.RecordBatch.from_arrays(arrays, names=self._names_to_parse)
+        return wanted, sum(map(len, bodies)), self._with_typed(batch)
 
     # -- both ------------------------------------------------------------------------------------------------------------
 
     def _piece(self, partition: int | Rows, batch: pa.RecordBatch) -> Piece:
         self.counters.records += batch.num_rows
-        arrays = [column_of(batch, f) for f in self._schema]
+        stored = [column_of(batch, f) for f in self._schema]
+        arrays = [c if c.type == f.type else c.cast(f.type) for c, f in zip(stored, self._schema, strict=True)]
         return Piece(partition, pa.RecordBatch.from_arrays(arrays, schema=self._schema))

@@ -32,7 +32,7 @@ from l0gc.streamlog.journal.rows import RANGE, Rows, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import L1_FILE, RECORD, WHOLE_RECORD
 from l0gc.streamlog.level_one.values import parser_of
-from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows, names_for
+from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, l0_bytes, look, topic_copy
 
 WINDOW_BYTES: Final = 32 << 20
@@ -133,7 +133,7 @@ def read_batches(
     Arrow's C++ code asks for each batch. A daemon thread in that code would abort the process as Python ends, so Python's
     exit waits for the batch, and refuses the next one.
     """
-    pieces = read_pieces(cluster, topic, wanted, names=names_for(schema), pin=pin)
+    pieces = read_pieces(cluster, topic, wanted, names=schema.names, pin=pin)
     lock = threading.Lock()
     _under_way[lock] = os.getpid()
     while True:

@@ -7,9 +7,9 @@ import gc
 import random
 import re
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 import polars
@@ -20,6 +20,7 @@ import l0gc
 from l0gc.errors import NotFoundError, UsageError
 from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.level_one.values import ValueParser, parser_of
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.reader import read_batches, read_topic, schema_of
 from tests.support.memory_store import store_of, topic_in_memory
@@ -79,6 +80,75 @@ def test_a_topic_with_a_schema_has_its_columns_wherever_the_records_are(cluster:
     assert table["value"].to_pylist() == [r.value for r in RECORDS]
     only = cluster.read_arrow("typed", columns=["n", "partition"]).read_all()
     assert only.to_pydict() == {"n": [1, None, None], "partition": [0, 1, 1]}
+
+
+NESTED: Final[Any] = {
+    "properties": {
+        "n": {"type": "integer"},
+        "at": {"type": "string", "format": "date-time"},
+        "tags": {"type": "array", "items": {"type": "string"}},
+        "place": {"type": "object", "properties": {"x": {"type": "number"}, "in": {"type": "string"}}},
+    }
+}
+VALUES: Final = (
+    b'{"n": 1, "at": "2026-01-31T12:00:00.25Z", "tags": ["a", null], "place": {"x": 0.5, "in": "b"}}',
+    b'{"n": "one", "place": {"x": 1}}',
+    b'{"tags": [], "more": 7}',
+    b"no JSON",
+)
+
+
+def test_values_are_parsed_only_if_l1_lacks_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records in L1 by an older schema and by the present one, and in L0, have the same columns."""
+    parsed = list[int]()
+    parse = ValueParser.parse
+
+    def counting(self: ValueParser, values: pa.Array) -> list[pa.Array]:
+        parsed.append(len(values))
+        return parse(self, values)
+
+    handles = topic_in_memory(2)
+    with over(handles, monkeypatch) as cluster:
+        cluster.topics.create("typed", partitions=1, value_schema={"properties": {"n": {"type": "integer"}}})
+        for step in (lambda: cluster.topics.alter("typed", value_schema=NESTED), lambda: None, lambda: None):
+            cluster.upload("typed", VALUES)
+            cluster.reconcile()
+            step()
+        cluster.upload("typed", VALUES)
+        expected = ValueParser.parse(
+            parser_of(handles.controller.snapshot().topic("typed").value_schema), pa.array([*VALUES] * 4, pa.binary())
+        )
+        monkeypatch.setattr(ValueParser, "parse", counting)
+        names = ["n", "at", "tags", "place", "value_error"]
+        table = cluster.read_arrow("typed", columns=names).read_all()
+        assert [*map(pa.chunked_array, ([c] for c in expected))] == table.columns
+        assert sum(parsed) == 8  # of the older schema, and of L0
+        assert (
+            cluster.read_arrow("typed", columns=["value", "tags", "value"][:2]).read_all()["value"].to_pylist()
+            == [*VALUES] * 4
+        )
+
+
+def test_a_typed_column_alone_leaves_the_values_unfetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    handles, fetched = topic_in_memory(1), list[int]()
+    with over(handles, monkeypatch) as cluster:
+        cluster.topics.create("typed", partitions=1, value_schema={"properties": {"n": {"type": "integer"}}})
+        chosen = random.Random(1)
+        cluster.upload(
+            "typed", [b'{"n": %d, "more": "%s"}' % (n, chosen.randbytes(500).hex().encode()) for n in range(400)]
+        )
+        cluster.reconcile()
+        store = store_of(handles)
+        get_ranges = store.get_ranges
+
+        def counting(key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+            bodies = get_ranges(key, ranges)
+            fetched.extend(map(len, bodies))
+            return bodies
+
+        monkeypatch.setattr(store, "get_ranges", counting)
+        assert cluster.read_arrow("typed", columns=["n"]).read_all()["n"].to_pylist() == [*range(400)]
+    assert 0 < sum(fetched) < 100_000
 
 
 def test_it_takes_what_read_takes(cluster: l0gc.Cluster) -> None:

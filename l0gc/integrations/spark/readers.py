@@ -37,7 +37,7 @@ from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import ALL_TOPICS
 from l0gc.streamlog.level_one.parquet import is_typed
-from l0gc.streamlog.offset_reader import OffsetReader, as_rows, names_for
+from l0gc.streamlog.offset_reader import OffsetReader, as_rows
 from l0gc.streamlog.pins import leased_for_reader, while_pinned
 from l0gc.streamlog.reader import schema_of
 
@@ -79,7 +79,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
             wanted.topic,
             wanted.ranges(),
             functools.partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
-            names=names_for(columns),
+            names=columns.names,
             parallel=parallel,
             without_holes="option failOnDataLoss=false" if options.fail_on_data_loss else "",
         )
