@@ -121,6 +121,8 @@ def _line(r: RunEntry) -> str:
 
 def run_outcome(r: RunEntry) -> str:
     """Return how a run ended, as text."""
+    if r.damage:
+        return r.damage
     if r.summary is None:
         return f"killed, or still running: l0gc runs show {r.run_id}"
     s = r.summary

@@ -25,7 +25,7 @@ import msgspec
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.gc_steps import STEPS, SWEEP, UNDELETE, GcNote
-from l0gc.collect.plan import NOTHING_KNOWN, DeletionPlan
+from l0gc.collect.plan import NOTHING_KNOWN, RATIO, DeletionPlan
 from l0gc.collect.plan import run_id as new_run_id
 from l0gc.collect.record import (
     DELETED,
@@ -88,15 +88,15 @@ the store's times are in whole seconds.
 
 @dataclass
 class RunEntry(Outcome):
-    """One run; `summary` is None if it did not finish, or has not yet.
+    """One run; `summary` is None if it did not finish, or has not yet, or if it cannot be read, for the reason `damage`.
 
     Attributes:
         run_id: The run.
         started_ms: When it began.
         ended_ms: When it ended; null if it was killed or is still running. So are the next fields up to `limited_by`,
             but `outcome`.
-        outcome: `done`, `stopped` by a signal or a pause, `failed` by an error, or `killed`, which it is called, too,
-            while it runs.
+        outcome: `done`, `stopped` by a signal or a pause, `failed` by an error, `damaged` if its `run.json` cannot be
+            read, or `killed`, which it is called, too, while it runs.
         command: `sweep`, `vacuum`, or `undelete` of another run.
         purge_versions: Whether it removed versions for good.
         kinds: Of a vacuum, what it deleted of each kind: `objects` and `bytes`.
@@ -116,6 +116,7 @@ class RunEntry(Outcome):
     started_ms: int
     segments: int
     summary: RunSummary | None
+    damage: str = ""
     ended_ms: int | None = field(init=False, default=None)
     outcome: str = field(init=False, default="killed")
     command: str | None = field(init=False, default=None)
@@ -130,9 +131,10 @@ class RunEntry(Outcome):
     limited_by: str | None = field(init=False, default=None)
     of_run: str | None = field(init=False, default=None)
     restored: ObjectTotals | None = field(init=False, default=None)
-    hidden: ClassVar[frozenset[str]] = frozenset({"summary"})
+    hidden: ClassVar[frozenset[str]] = frozenset({"summary", "damage"})
 
     def __post_init__(self) -> None:
+        self.outcome = "damaged" if self.damage else self.outcome
         for f in fields(self) if self.summary is not None else ():
             if not f.init:
                 setattr(self, f.name, getattr(self.summary, "objects" if f.name == "deleted" else f.name))
@@ -293,21 +295,52 @@ def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
     return list_runs(records, last)[0]
 
 
+_RECENT: Final = 100
+"""The runs whose deletions are usual; `gc` every ten minutes makes more than these in a busy day."""
+
+
+def usual_objects(cluster: ClusterHandle, command: str, kinds: Sequence[str] = ()) -> int:
+    """Return how many objects a run of a command may delete without being unusual: twice the most that a recent one did.
+
+    A run that its share ended does not count, so a wrong M cannot raise what the next run may delete.
+
+    Args:
+        kinds: the kinds of garbage that count, for a run of several; by default all that it deleted.
+    """
+    runs, _ = list_runs(cluster.store, _RECENT, parallel=cluster.parallel)
+    ended = (r.summary for r in runs if r.summary is not None and r.summary.command == command)
+    counted = (s for s in ended if s.limited_by != RATIO and not s.of_run)
+    deleted = (sum(s.kinds[k].objects for k in kinds if k in s.kinds) if kinds else s.objects for s in counted)
+    return 2 * max(deleted, default=0)
+
+
 def list_runs(
     records: Records, last: int, start_after: str = "", *, parallel: Parallel | None = None, shadow: bool = False
 ) -> tuple[list[RunEntry], int]:
     """Return the `last` newest recorded runs, the oldest first, and the number of all runs.
 
+    A summary that cannot be read hides only its own run.
+
     Args:
         start_after: only the runs whose records come after this key.
         parallel: reads their summaries concurrently; without it, one after another.
         shadow: list shadow runs instead, which deleted nothing.
+
+    Raises:
+        CorruptObjectError: the summary of a shadow run cannot be read; it has the bounds that its proof needs.
     """
     segments, ended = _counted(records, start_after, shadow=shadow)
-    newest = sorted(segments)[-last:]
-    summaries = (parallel or Parallel()).map(lambda run: read_summary(records, run) if run in ended else None, newest)
-    entries = [RunEntry(run, started_ms(run), segments[run], s) for run, s in zip(newest, summaries, strict=True)]
-    return entries, len(segments)
+
+    def entry(run: str) -> RunEntry:
+        try:
+            summary, damage = read_summary(records, run) if run in ended else None, ""
+        except CorruptObjectError as e:
+            if shadow:
+                raise
+            summary, damage = None, str(e)
+        return RunEntry(run, started_ms(run), segments[run], summary, damage)
+
+    return (parallel or Parallel()).map(entry, sorted(segments)[-last:]), len(segments)
 
 
 def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[RunEntry]:

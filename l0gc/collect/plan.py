@@ -72,10 +72,16 @@ class DeletionPlan(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
     ends: dict[str, LogEnd] = {}
     known: tuple[int, int] = NOTHING_KNOWN
 
-    def limited_to_share(self, total: int) -> Self:
-        """Return the plan, limited to the share of `total` objects that the options allow, if they set one."""
+    def limited_to_share(self, total: int, usual: int = 0) -> Self:
+        """Return the plan, limited to the share of `total` objects that the options allow, if they set one.
+
+        Args:
+            usual: how many objects are not unusual, whatever their share: once uploads rest, the last ones are all there is.
+        """
         ratio = self.options.max_delete_ratio
-        return self if ratio is None else msgspec.structs.replace(self, ratio_limit=int(total * ratio))
+        if ratio is None:
+            return self
+        return msgspec.structs.replace(self, ratio_limit=max(int(total * ratio), usual) if ratio else 0)
 
     @property
     def limits(self) -> dict[str, int]:
@@ -105,8 +111,13 @@ class DeletionPlan(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
         return [(cuts[i], cuts[i + 1]) for i in range(n)]
 
 
-def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> DeletionPlan[Sweep]:
+def plan_sweep(
+    cluster: ClusterHandle, options: Sweep, name: str = "", usual: Callable[[], int] = lambda: 0
+) -> DeletionPlan[Sweep]:
     """Read the cluster, and decide what a sweep may delete.
+
+    Args:
+        usual: see `DeletionPlan.limited_to_share`.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError, LostWatermarkError: see the module.
@@ -137,7 +148,7 @@ def plan_sweep(cluster: ClusterHandle, options: Sweep, name: str = "") -> Deleti
             "--max-delete-ratio is a share of the bucket, and the last compute-watermark did not count the bucket: "
             "run l0gc compute-watermark without --no-scan"
         )
-    plan = plan.limited_to_share(max(0, counted))
+    plan = plan.limited_to_share(max(0, counted), usual() if options.max_delete_ratio else 0)
     if options.shadow:
         ends = published.ends if published is not None else {}
         plan = msgspec.structs.replace(plan, run_id=f"{SHADOW}{plan.run_id}", ends=ends)

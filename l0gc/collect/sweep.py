@@ -11,14 +11,15 @@ passed, whose placeholder no partition accepts any more.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import msgspec
 
 from l0gc.collect.deletion import Deletable
-from l0gc.collect.history import on_record_as_shadow
+from l0gc.collect.gc_steps import SWEEP
+from l0gc.collect.history import on_record_as_shadow, usual_objects
 from l0gc.collect.plan import DeletionPlan, plan_sweep
 from l0gc.collect.run import DeletionQueue, DeletionRun, RunResult
 from l0gc.collect.scan import OutOfOrderError, RunCounts, SkipScan
@@ -137,7 +138,7 @@ class SweepRun(DeletionRun[Sweep, SweepResult]):
             UsageError: a limit or a record needs a single process. StoreError, BucketNotFoundError: the store failed, or
                 the credentials do not allow it; what was deleted until then is on record.
         """
-        plan = plan_sweep(self._cluster, self._options, self._run_id)
+        plan = plan_sweep(self._cluster, self._options, self._run_id, partial(usual_objects, self._cluster, SWEEP))
         if self._options.shadow:
             plan = msgspec.structs.replace(plan, known=on_record_as_shadow(self._cluster.store, plan.layout.shards))
         workers = self._workers
@@ -155,9 +156,9 @@ class SweepRun(DeletionRun[Sweep, SweepResult]):
             if self._workers.engine != LOCAL:
                 say(f"{count(len(parts), 'range')} of shards")
                 say = quiet
-            self._spread(LEVEL_ZERO, functools.partial(sweep_ranges, say), parts)
+            self._spread(LEVEL_ZERO, partial(sweep_ranges, say), parts)
             if not queue.counts.over_ratio:
-                self._abort_uploads(plan.layout.data_prefix, queue, result, functools.partial(_may_be_aborted, plan))
+                self._abort_uploads(plan.layout.data_prefix, queue, result, partial(_may_be_aborted, plan))
         return result
 
     def _parts(self, plan: DeletionPlan[Sweep], ranges: int | None, *, in_order: bool) -> list[Ranges]:

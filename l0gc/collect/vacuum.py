@@ -20,7 +20,7 @@ import msgspec
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.dropped_l1 import DROPPED_L1, Amounts, DroppedSource, delete_dropped
 from l0gc.collect.gc_steps import SWEEP, VACUUM
-from l0gc.collect.history import old_run_records, old_scan_snapshots
+from l0gc.collect.history import old_run_records, old_scan_snapshots, usual_objects
 from l0gc.collect.orphans import ORPHANED_L1, OrphanSource, delete_orphans
 from l0gc.collect.plan import RATIO, DeletionPlan, plan_vacuum
 from l0gc.collect.record import ObjectTotals
@@ -227,7 +227,8 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult) -> None:
         source.refresh()
         there = source.amounts()
-        plan = self._plan.limited_to_share(there.live_objects + there.dropped_objects)
+        usual = usual_objects(self._cluster, VACUUM, (DROPPED_L1, ORPHANED_L1)) if self._options.max_delete_ratio else 0
+        plan = self._plan.limited_to_share(there.live_objects + there.dropped_objects, usual)
         self._plan, result.plan, self._budget = plan, plan, Budget(plan.limits, RunCounts())
         delete_dropped(source, self._queue(DROPPED_L1))
         result.l1 = source.amounts()

@@ -157,7 +157,7 @@ CAUSES: Final = {
     PAUSED: CauseRow("Sweeps are paused. M still moves.", "Wait until the reason is gone, then `l0gc resume`."),
     SWEEP_FAILED: CauseRow("The last sweep failed. M still moves.", f"{_FIRST} `{SWEEP}`."),
     DAMAGED_RECORD: CauseRow(
-        "A warning: the record of a past sweep cannot be read, so no past sweep is shown.",
+        "A warning: the record of a past sweep cannot be read, so what that sweep deleted is unknown.",
         "Restore that `run.json` from a version or a backup, or wait until `l0gc vacuum` deletes it with the other old "
         "records.",
     ),

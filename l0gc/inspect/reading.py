@@ -122,10 +122,9 @@ def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, r
             o.runs = newest_runs(cluster.store, RUNS_SHOWN, now_ms)
         else:
             o.runs, o.runs_total = list_runs(cluster.store, runs, parallel=cluster.parallel)
+        o.damaged_record = next((r.damage for r in o.runs if r.damage), "")
     except ObjectNotFoundError:
         pass  # a record has expired since it was listed
-    except CorruptObjectError as e:
-        o.damaged_record = str(e)
     except StoreError as e:
         _raise_if_unreachable(e)
         o.notes.append(f"no past sweep is shown, nor what they deleted: {e}")

@@ -18,7 +18,7 @@ from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, DeletionPlan, plan
 from l0gc.collect.record import read_summary
 from l0gc.collect.run import Budget
 from l0gc.collect.scan import RunCounts
-from l0gc.collect.sweep import SweepRun
+from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError
 from l0gc.keys import PUBLISHED_WATERMARK
@@ -28,7 +28,15 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.collect.test_sweep_local import EPOCHS, a_cluster, expected_garbage, level_zero
 from tests.support.l0_buckets import name_of
-from tests.support.memory_store import Call, MemoryStore, another_process, publish_m, store_of, topic_in_memory
+from tests.support.memory_store import (
+    Call,
+    MemoryStore,
+    another_process,
+    memory_cluster,
+    publish_m,
+    store_of,
+    topic_in_memory,
+)
 from tests.support.verify import scan_and_publish
 from tests.support.wrong_dates import MisdatedStore
 
@@ -207,6 +215,37 @@ def test_a_sweep_deletes_no_more_than_the_share_and_says_so(ratio: float, most: 
     result = SweepRun(cluster, options).run(3)
     assert len(before - level_zero(cluster)) == result.deleted == dry.deleted == most
     assert result.over_ratio == dry.over_ratio == (most < 60)
+
+
+def test_a_week_of_days_and_nights_stays_within_the_share() -> None:
+    """Issue 52.4: once uploads rest, the last objects are all there is."""
+    cluster = memory_cluster()
+    layout, epoch, names = cluster.controller.layout(), 0, count()
+
+    def tick(uploads: int) -> SweepResult:
+        nonlocal epoch
+        store_of(cluster).clock.sleep(600)
+        epoch = cluster.controller.advance()
+        for _ in range(uploads):
+            cluster.store.put(layout.format(0, epoch, name_of(next(names))), b"x")
+        listed = msgspec.structs.replace(
+            with_counts(len(level_zero(cluster))), watermark=epoch - 2, cluster_epoch=epoch
+        )
+        state = cluster.controller.snapshot()
+        publish(cluster.store, cluster.runtime, msgspec.structs.replace(listed, cluster_id=state.cluster_id))
+        return SweepRun(cluster, Sweep(max_delete_ratio=0.5)).run()
+
+    for day in range(7):
+        over = [tick(uploads).over_ratio for uploads in [10] * 12 + [0] * 12]
+        assert not any(over), day
+        assert not level_zero(cluster)
+    for _ in range(10):
+        epoch = cluster.controller.advance()
+        for _ in range(10):
+            cluster.store.put(layout.format(0, epoch, name_of(next(names))), b"x")
+    result = tick(0)  # M has jumped, as after a long pause or by mistake
+    assert (result.over_ratio, result.objects) == (True, 50)
+    assert tick(0).over_ratio  # what that deleted does not make more of it usual
 
 
 @pytest.mark.parametrize(("ratio", "left"), [(0.25, 1), (1.0, 0)])

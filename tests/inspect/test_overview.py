@@ -277,6 +277,19 @@ def test_garbage_is_what_the_newest_scan_saw_less_what_was_deleted_since() -> No
 # -- what is broken -----------------------------------------------------------------------------------------------------
 
 
+def test_a_damaged_record_hides_only_its_own_run() -> None:
+    cluster = memory_cluster()
+    for hour in (1, 2):
+        deleted_by(cluster, hour * 3_600_000, hour * 3_600_000, 5)
+    first, second = sorted(k for k in store_of(cluster).objects if k.endswith("/run.json"))
+    cluster.store.put(first, b"nonsense")
+    o = read_overview(cluster)
+    assert [(r.outcome, r.deleted) for r in o.runs] == [("damaged", None), ("done", 5)]
+    (warning,) = [w for w in o.warnings if w.cause == "damaged_record"]
+    assert first in warning.detail
+    assert second not in warning.detail
+
+
 def test_a_damaged_journal_comes_first_and_holds_m_at_its_topics_revision() -> None:
     cluster = topic_in_memory(2)
     put(cluster, EACH)
