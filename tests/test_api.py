@@ -387,7 +387,7 @@ def test_nobody_counts_further_than_the_size_from_which_spark_is_faster() -> Non
 
     there = SparkPlace("there", 32, cluster=True)
     assert choose_engine("auto", Work(size, "things", LISTING), there, cores=2, java=True)[0] == "spark"
-    assert asked == [EngineEstimate(LISTING, 0, 2, there).even]
+    assert asked == [EngineEstimate(LISTING, 0, 2, there).break_even]
     here = SparkPlace("local[2]", 2)
     assert choose_engine("auto", Work(size, "things", LISTING), here, cores=2, java=True)[0] == "local"
     assert len(asked) == 1
@@ -487,7 +487,7 @@ def _commands() -> dict[str, click.Command]:
         assert command is not None
         leaves = command.commands if isinstance(command, click.Group) else {"": command}
         found |= {f"{name} {leaf}".rstrip(): each for leaf, each in leaves.items()}
-    apart = {name for name, row in COMMANDS.items() if row.group == TOOL or row.act == (APART, "")}
+    apart = {name for name, row in COMMANDS.items() if row.group == TOOL or row.effect == (APART, "")}
     return {name: each for name, each in found.items() if name.split()[0] not in apart}
 
 

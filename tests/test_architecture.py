@@ -58,7 +58,7 @@ ROOMS = [
     {"producers"},
     {"ingest"},
     {"level_one"},
-    {"epoch_source", "garbage_look", "housekeep", "topic_view"},
+    {"epoch_source", "garbage_facts", "housekeep", "topic_view"},
     {"offset_reader"},
     {"reader"},
     {"delete_records", "follow", "founding", "garbage", "give_up", "pins", "set_back", "tables", "topics"},
@@ -335,7 +335,7 @@ def _assert_no_circle(arrows: set[tuple[str, str]]) -> None:
 
 
 def test_the_collector_knows_nothing_of_the_stream_log() -> None:
-    """It could do without: what it knows of writers is `EpochSource`, and of a cluster `ClusterHandle`."""
+    """It could do without: what it knows of writers is `EpochSource`, and of a cluster `ClusterView`."""
     knowing = []
     for package in ("watermark", "collect"):
         for path in (PACKAGE / package).rglob("*.py"):

@@ -12,7 +12,7 @@ import sys
 _PROGRAM = """
 import os
 from l0gc.collect.record import RecordedObject, encode_segment, read_segment
-from l0gc.inspect.verify.reading import l1_fault
+from l0gc.inspect.verify.replay import l1_fault
 from l0gc.streamlog.reader import read_topic
 from l0gc.watermark.external_files import read_table
 from tests.support.memory_store import store_of, topic_in_memory

@@ -47,13 +47,13 @@ def test_spark_is_faster_where_its_cores_make_up_for_its_start(
 ) -> None:
     estimate = EngineEstimate(pace, journals, 2, spark)
     assert (estimate.spark_s(size) <= estimate.here_s(size)) == is_faster
-    assert (size >= estimate.even) == is_faster
+    assert (size >= estimate.break_even) == is_faster
 
 
 @pytest.mark.parametrize("pace", [LISTING, DELETING])
 @pytest.mark.parametrize("cores", [1, 2])
 def test_two_local_cores_never_justify_a_store_bound_spark(pace: Pace, cores: int) -> None:
-    assert EngineEstimate(pace, 16, cores, SparkPlace("local[*]", cores)).even == inf
+    assert EngineEstimate(pace, 16, cores, SparkPlace("local[*]", cores)).break_even == inf
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -64,7 +64,7 @@ def test_from_the_even_size_on_and_not_below_spark_is_faster(
     pace: Pace, cores: int, journals: int, running: bool
 ) -> None:
     estimate = EngineEstimate(pace, journals, 2, SparkPlace("spark://h:1", cores, cluster=True, running=running))
-    even = estimate.even
+    even = estimate.break_even
     if even == inf:
         assert estimate.spark_s(10**15) > estimate.here_s(10**15)
         return

@@ -32,7 +32,7 @@ from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
-from l0gc.watermark.source import ClusterHandle
+from l0gc.watermark.source import ClusterView
 from tests.scaling.counted import counted
 from tests.support.memory_store import (
     another_process,
@@ -158,7 +158,7 @@ def test_one_bound_limits_a_sweep(
     handles = loaded()
     bounds = [0, 0]
 
-    def bounded(cluster: ClusterHandle, options: Sweep, name: str) -> DeletionPlan[Sweep]:
+    def bounded(cluster: ClusterView, options: Sweep, name: str) -> DeletionPlan[Sweep]:
         plan = plan_sweep(cluster, options, name)
         return msgspec.structs.replace(plan, bound=bounds.pop()) if bounds else plan
 
@@ -199,10 +199,10 @@ def test_hooks_see_all_steps_in_order_and_which_are_due(
             call()
 
     with over(loaded(), monkeypatch) as cluster:
-        cluster.gc(housekeep=DRAIN, around=around)
+        cluster.gc(housekeep=DRAIN, run_step=around)
         assert seen == [(step, step in DUE) for step in STEPS]
         seen.clear()
-        cluster.gc(dry_run=True, around=around)
+        cluster.gc(dry_run=True, run_step=around)
         assert seen == [("compute-watermark", True), ("sweep", True), ("vacuum", True)]
 
 

@@ -14,7 +14,7 @@ from xml.sax.saxutils import escape
 
 import pytest
 
-from l0gc.cli.main import APART, acts
+from l0gc.cli.main import APART, effects
 from l0gc.errors import L0gcError
 from l0gc.integrations.iceberg.configuration import catalog_properties
 from l0gc.redaction import is_secret, keep_secrets, without_secrets
@@ -106,7 +106,7 @@ def repeating(planted: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-ALL = {name: (ARGUMENTS | OTHERS).get(name, [""])[0] for name, (does, _) in acts().items() if does != APART}
+ALL = {name: (ARGUMENTS | OTHERS).get(name, [""])[0] for name, (does, _) in effects().items() if does != APART}
 AS = (["-vv"], ["-vv", "--json"], ["-vv", "--log-format", "json"])
 
 

@@ -110,7 +110,7 @@ def engines(setting: Setting) -> Result:
         a_key = (walls[sizes[-1]] - walls[sizes[0]]) / (sizes[-1] - sizes[0])
         at[engine] = walls | {10 * sizes[-1]: walls[sizes[-1]] + 9 * sizes[-1] * a_key}
     for keys in (*sizes, 10 * sizes[-1]):
-        chosen = SPARK if keys >= estimate.even else LOCAL
+        chosen = SPARK if keys >= estimate.break_even else LOCAL
         slower = at[chosen][keys] / min(at[engine][keys] for engine in ENGINES)
         extrapolated = "" if keys in sizes else ", extrapolated"
         goals.append(Goal(f"auto / better, {keys:,} keys", slower, AUTO_GOAL, f"{slower:.2f} ({chosen}{extrapolated})"))

@@ -7,7 +7,7 @@ from typing import Final
 
 import click
 
-from l0gc.cli.main import acts, load
+from l0gc.cli.main import effects, load
 
 DATA: Final = 'python -c "for n in range(3000): print(\'{\\"user\\":\\"u%d\\",\\"n\\":%d}\' % (n % 40, n))"'
 """Prints records to upload."""
@@ -128,7 +128,7 @@ LEFT_OUT: Final = {
 def examples() -> list[Scene]:
     """The commands that the scenes above do not have: the first example of the help of each."""
     played = [f"{' '.join(s.command.split()[1:3])} " for s in SCENES if s.command.startswith("l0gc ")]
-    missing = [name for name in acts() if name not in LEFT_OUT and not any(p.startswith(f"{name} ") for p in played)]
+    missing = [name for name in effects() if name not in LEFT_OUT and not any(p.startswith(f"{name} ") for p in played)]
     return [Scene(_example(name)) for name in missing]
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
 
 from l0gc.api.engine import Engine, Work
 from l0gc.api.estimate import DELETING, LISTING, READING_FILES, REWRITING
-from l0gc.api.gc import Around, Due, GcResult, GcStep, play
+from l0gc.api.gc import Due, GcResult, GcStep, StepRunner, play
 from l0gc.api.groups import Pins, Producers, Runs, Tables, Topics, checked, checks_arguments, run_records
 from l0gc.collect import gc_steps
 from l0gc.collect.plan import run_id as new_run_id
@@ -641,7 +641,7 @@ class Cluster:
         spark: SparkSession | Engine | None = None,
         *,
         run_id: str = "",
-        around: Around = lambda step, call: call and call(),
+        run_step: StepRunner = lambda step, call: call and call(),
         **options: Unpack[GcKeywords],
     ) -> GcResult:
         """Housekeep, reconcile, merge, expire, sync tables, compute M, sweep, vacuum, each if due. As `l0gc gc`.
@@ -652,7 +652,7 @@ class Cluster:
         Args:
             spark: see `reconcile`; each step decides whether it uses an engine's session.
             run_id: the name of the run, and of its sweep; by default a new one.
-            around: runs each step: it gets the step's name, and the function to call or None if it is not due.
+            run_step: runs each step: it gets the step's name, and the function to call or None if it is not due.
         """
         wanted, engine, handles = Gc(**options), Engine.of(spark), self.handles()
         external = handles.controller.snapshot().external_log  # without a cluster, nothing begins
@@ -679,7 +679,7 @@ class Cluster:
         ]  # fmt: skip
         result = GcResult(dry_run=wanted.dry_run, run_id=run_id)
         try:
-            play(result, steps, last, around, external=external)
+            play(result, steps, last, run_step, external=external)
         except KeyboardInterrupt as e:
             vars(e)["so_far"] = result
             raise
@@ -772,7 +772,7 @@ class Cluster:
         Args:
             price_gb_month: dollars per GB and month.
         """
-        from l0gc.inspect.reading import read_overview
+        from l0gc.inspect.overview_reader import read_overview
 
         return read_overview(self.handles(), price_gb_month)
 

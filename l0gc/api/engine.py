@@ -70,9 +70,9 @@ def choose_engine(wanted: str, work: Work, spark: SparkPlace, *, cores: int, jav
         return LOCAL, f"only one process can keep {work.limits}"
     estimate = EngineEstimate(work.pace, work.journals, cores, spark)
     where = f"Spark ({spark.master}, {count(spark.cores, 'core')})"
-    if estimate.even == inf:
+    if estimate.break_even == inf:
         return LOCAL, f"{where} would take longer, however much there is to do"
-    enough = int(estimate.even)
+    enough = int(estimate.break_even)
     size = work.size(enough)
     if size < 0:
         said = f"the number of {work.unit} is not known"
@@ -82,7 +82,7 @@ def choose_engine(wanted: str, work: Work, spark: SparkPlace, *, cores: int, jav
     why = (
         f"{found}: {estimate.here_s(size):,.1f} s estimated in this process, {estimate.spark_s(size):,.1f} s on {where}"
     )
-    if size < estimate.even:
+    if size < estimate.break_even:
         return LOCAL, why
     if not spark.cluster and not java:
         why += ", which needs Java 17 or newer and a user with a name"

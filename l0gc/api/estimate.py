@@ -89,7 +89,7 @@ class EngineEstimate:
         return start + (self.journals / JOURNALS.core + units / self.pace.core) / self.spark.cores
 
     @property
-    def even(self) -> float:
+    def break_even(self) -> float:
         """Return the number of units from which on Spark is faster: 0 if it always is, infinite if it never is."""
         behind = self.spark_s(0) - self.here_s(0)
         gain = self._here_unit - 1 / self.pace.core / self.spark.cores

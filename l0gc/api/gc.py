@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 _INTERRUPTED: Final = 130
 _log: Final = logging.getLogger(__name__)
 
-Around = Callable[[str, Callable[..., Outcome] | None], object]
+StepRunner = Callable[[str, Callable[..., Outcome] | None], object]
 """Does the step of that name by a call of the function, which takes what the step's own method does to show its progress or
 to stop it; None where the step is not due. What the function raises has to be raised."""
 
@@ -125,7 +125,7 @@ class GcStep(NamedTuple):
         return self.name.replace("-", "_")
 
 
-def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, around: Around, *, external: bool) -> None:
+def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, run_step: StepRunner, *, external: bool) -> None:
     """Run the due steps in their order.
 
     Args:
@@ -149,7 +149,7 @@ def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, around: Arou
             why = f"it is unknown how its last run ended: {refused}"
             result.errors.append(StepError(gc_steps.COMPUTE, refused.exit_code, why))
     try:
-        _Run(result, always, around).play(chosen)
+        _Run(result, always, run_step).play(chosen)
     finally:
         result.seconds = time.monotonic() - began
 
@@ -157,8 +157,8 @@ def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, around: Arou
 class _Run:
     """One run of the steps; the steps in `always` are due in any case."""
 
-    def __init__(self, result: GcResult, always: Collection[str], around: Around) -> None:
-        self._result, self._always, self._around = result, always, around
+    def __init__(self, result: GcResult, always: Collection[str], run_step: StepRunner) -> None:
+        self._result, self._always, self._run_step = result, always, run_step
 
     def play(self, steps: Iterable[GcStep]) -> None:
         for step in steps:
@@ -175,10 +175,10 @@ class _Run:
             why = step.not_due() if step.name not in self._always else ""
             if why:
                 self._result.not_due[step.field] = why
-                self._around(step.name, None)
+                self._run_step(step.name, None)
             else:
                 _log.info("%s begins", step.name, extra=event("step_began", step=step.name))
-                self._around(step.name, partial(self._work, step))
+                self._run_step(step.name, partial(self._work, step))
             code = 0
         except StoppedError as e:
             code = e.exit_code
@@ -250,17 +250,17 @@ class Due:
         return ""  # the run names the journal
 
     def no_merge(self) -> str:
-        from l0gc.streamlog.level_one.merge import merge_basis, merge_due
+        from l0gc.streamlog.level_one.merge import merge_due, merge_fingerprint
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
         rule, none = MergeRule(self._merge.target_bytes, self._merge.fan_in), "no partition has L1 objects to merge"
-        basis = merge_basis(self._cluster, rule)
-        if basis is not None and basis == self._noted().merged:
+        fingerprint = merge_fingerprint(self._cluster, rule)
+        if fingerprint is not None and fingerprint == self._noted().merged:
             return none
         if merge_due(self._cluster, rule):
             return ""
-        if basis is not None and self._looked and not self._dry_run:  # a refused run writes nothing
-            self._keep(merged=basis)
+        if fingerprint is not None and self._looked and not self._dry_run:  # a refused run writes nothing
+            self._keep(merged=fingerprint)
         return none
 
     def no_expiry(self) -> str:

@@ -72,7 +72,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
     def work() -> GcResult:
         try:
             with stopping(_interrupt, signals):
-                return cluster.gc(engine, run_id=run_id, around=around, **options)
+                return cluster.gc(engine, run_id=run_id, run_step=around, **options)
         except KeyboardInterrupt as e:
             code = 128 + (signals[0] if signals else signal.SIGINT)
             stopped = StoppedError("stopped; the steps shown are done, and another run continues from there", code)

@@ -41,7 +41,7 @@ READS: Final = "reads"
 APART: Final = "apart"
 
 
-Act = tuple[str, str]
+Effect = tuple[str, str]
 """How a command acts on a cluster, and the role whose policy allows it (docs/operate-permissions.md; empty if none is
 described).
 
@@ -57,16 +57,16 @@ class CommandRow(NamedTuple):
         module: its module in this package.
         text: what it does, for the list of commands.
         group: its group in that list.
-        act: what it does to a cluster; for a group, what each of its commands does.
+        effect: what it does to a cluster; for a group, what each of its commands does.
     """
 
     module: str
     text: str
     group: str
-    act: Act | Mapping[str, Act]
+    effect: Effect | Mapping[str, Effect]
 
 
-_ROWS: Final[dict[str, tuple[str, str, str, Act | Mapping[str, Act]]]] = {
+_ROWS: Final[dict[str, tuple[str, str, str, Effect | Mapping[str, Effect]]]] = {
     "init": ("cluster", "Probe the store and found a cluster.", START, (GOES_ON, "founder")),
     "server": ("demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", START, (APART, "")),
     "demo": ("demo", "Run the whole loop on an embedded S3 server, with sample data.", START, (APART, "")),
@@ -163,14 +163,14 @@ COMMANDS: Final = {name: CommandRow(*row) for name, row in _ROWS.items()}
 """All commands, in the order of the documents."""
 
 
-def acts() -> dict[str, Act]:
+def effects() -> dict[str, Effect]:
     """Return what each command does to a cluster, by its words after `l0gc`: `topic create`."""
-    found = dict[str, Act]()
+    found = dict[str, Effect]()
     for name, command in COMMANDS.items():
-        if isinstance(command.act, tuple):
-            found[name] = command.act
+        if isinstance(command.effect, tuple):
+            found[name] = command.effect
         else:
-            found |= {f"{name} {leaf}": act for leaf, act in command.act.items()}
+            found |= {f"{name} {leaf}": effect for leaf, effect in command.effect.items()}
     return found
 
 

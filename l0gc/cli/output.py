@@ -23,7 +23,7 @@ import click
 import msgspec
 
 from l0gc.cli import logs
-from l0gc.cli.main import CHANGES, GOES_ON, READS, acts
+from l0gc.cli.main import CHANGES, GOES_ON, READS, effects
 from l0gc.cli.metrics import OBSERVING, Run
 from l0gc.cli.progress import following, noting
 from l0gc.cli.signals import OutputClosedError, stop_on_interrupt
@@ -114,10 +114,10 @@ class Output:
         self._log_format = settings.log_format
         self.follows = settings.log_format == logs.TEXT and sys.stderr.isatty() and not settings.quiet
         """Whether progress is shown."""
-        act, _ = acts().get(logs.HANDLER.command, (READS, ""))
-        self._place = without_secrets(settings.url or "") if act in (CHANGES, GOES_ON) else ""
+        effect, _ = effects().get(logs.HANDLER.command, (READS, ""))
+        self._cluster_url = without_secrets(settings.url or "") if effect in (CHANGES, GOES_ON) else ""
         """The cluster whose state the result describes; empty if the result is the requested data itself."""
-        self._quiet = settings.quiet and not self.json and (bool(self._place) or logs.HANDLER.command in _CHECKS)
+        self._quiet = settings.quiet and not self.json and (bool(self._cluster_url) or logs.HANDLER.command in _CHECKS)
 
     def finish(
         self,
@@ -208,8 +208,8 @@ class Output:
             _log.info("%s", text[0] if text else "", extra=event("result", **scalars(data)))
         if self._quiet and not needed:
             return
-        if self._place:
-            head = f"{moment(SystemClock().now_ms())} {escaped(self._place)}"
+        if self._cluster_url:
+            head = f"{moment(SystemClock().now_ms())} {escaped(self._cluster_url)}"
             text, indent = ([f"{head}: {text[0]}"], indent and 2) if len(text) == 1 else ([head, *text], indent)
         shown = text if indent is None else fitted(text, indent, sys.stdout)
         lines = [json_text(data)] if self.json else shown

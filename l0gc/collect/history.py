@@ -69,7 +69,7 @@ from l0gc.storage.objectstore import (
 )
 from l0gc.storage.parallel import Parallel
 from l0gc.watermark.scans import old_scans
-from l0gc.watermark.source import ClusterHandle
+from l0gc.watermark.source import ClusterView
 
 _FAILURES_SHOWN: Final = 20
 _RUN_KEY: Final = re.compile(rf"{RUNS}((?:{SHADOW})?)([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
@@ -299,7 +299,7 @@ _RECENT: Final = 100
 """The runs whose deletions are usual; `gc` every ten minutes makes more than these in a busy day."""
 
 
-def usual_objects(cluster: ClusterHandle, command: str, kinds: Sequence[str] = ()) -> int:
+def usual_objects(cluster: ClusterView, command: str, kinds: Sequence[str] = ()) -> int:
     """Return how many objects a run of a command may delete without being unusual: twice the most that a recent one did.
 
     A run that its share ended does not count, so a wrong M cannot raise what the next run may delete.
@@ -343,7 +343,7 @@ def list_runs(
     return (parallel or Parallel()).map(entry, sorted(segments)[-last:]), len(segments)
 
 
-def _undeletes(cluster: ClusterHandle, records: Records, run_id: str) -> list[RunEntry]:
+def _undeletes(cluster: ClusterView, records: Records, run_id: str) -> list[RunEntry]:
     """Return the undeletes of a run, oldest first. Like few other runs, they have no segment."""
     segments, ended = _counted(records, f"{folder(run_id)}~")
     later = [run for run in sorted(ended) if not segments[run]]
@@ -391,7 +391,7 @@ def is_whole(s: RunSummary, shards: int) -> bool:
 
 
 def show_run(
-    cluster: ClusterHandle,
+    cluster: ClusterView,
     run_id: str,
     sample: int = 10,
     *,
@@ -428,7 +428,7 @@ def show_run(
     return detail
 
 
-def find_in_runs(cluster: ClusterHandle, key: str, *, records: Records | None = None) -> KeyInRun | None:
+def find_in_runs(cluster: ClusterView, key: str, *, records: Records | None = None) -> KeyInRun | None:
     """Return what the run did that deleted the object `key` last, else the newest run that planned to; None without either.
 
     A delete marker shows the run by its id, or by its time: the runs that began before it are searched first, newest first.
@@ -490,7 +490,7 @@ def _newest_marker(store: ObjectStore, key: str) -> _Marker | None:
 
 
 def _in_run(
-    cluster: ClusterHandle, records: Records, segments: Sequence[str], key: str, is_there: bool, marker: _Marker | None
+    cluster: ClusterView, records: Records, segments: Sequence[str], key: str, is_there: bool, marker: _Marker | None
 ) -> KeyInRun | None:
     """Return what a run did with an object, by its record and the bucket; None if another run made the marker."""
     read = cluster.parallel.map(lambda s: [(s, r) for r in read_segment(records, s) if r.key == key], segments)
@@ -518,7 +518,7 @@ def _in_run(
 
 
 def _deleted_since(
-    cluster: ClusterHandle, records: Records, found: KeyInRun, segments: dict[str, list[str]], ended: set[str]
+    cluster: ClusterView, records: Records, found: KeyInRun, segments: dict[str, list[str]], ended: set[str]
 ) -> KeyInRun | None:
     """Return what a later run did that deleted an object which an undelete of the found run may have brought back."""
     later = sorted(run for run in ended - segments.keys() if run > found.run_id)
@@ -532,7 +532,7 @@ def _deleted_since(
     return None
 
 
-def who_deleted(cluster: ClusterHandle, key: str) -> str:
+def who_deleted(cluster: ClusterView, key: str) -> str:
     """Return which run deleted a missing object, as the end of a sentence."""
     try:
         found = find_in_runs(cluster, key)
@@ -578,7 +578,7 @@ def _segments(records: Records, run_id: str) -> list[str]:
     return [k for k in keys if k.endswith(".parquet")]
 
 
-def _settled(cluster: ClusterHandle, records: Records, segments: Iterable[str]) -> Iterator[list[RecordedObject]]:
+def _settled(cluster: ClusterView, records: Records, segments: Iterable[str]) -> Iterator[list[RecordedObject]]:
     """Yield each object once with its outcome. The bucket shows that of objects that were planned or got no answer.
 
     An object may be in two segments: a store that lists out of order is scanned twice, and Spark repeats the tasks of a
@@ -618,7 +618,7 @@ def _is_of_versions(segment: str) -> bool:
 # -- take back ----------------------------------------------------------------------------------------------------------
 
 
-def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = None) -> UndeleteResult:
+def undelete(cluster: ClusterView, run_id: str, *, records: Records | None = None) -> UndeleteResult:
     """Remove the delete markers that a run created, so that the objects exist again.
 
     Args:
@@ -654,7 +654,7 @@ def undelete(cluster: ClusterHandle, run_id: str, *, records: Records | None = N
     return result
 
 
-def _take_back(cluster: ClusterHandle, records: Records, segments: Sequence[str], result: UndeleteResult) -> set[str]:
+def _take_back(cluster: ClusterView, records: Records, segments: Sequence[str], result: UndeleteResult) -> set[str]:
     """Remove the markers of a run's segments, and count the restored objects in `result`; return the keys not restored."""
     store, since_ms = cluster.store, started_ms(result.run_id)
     done: set[VersionedKey] = set()
@@ -688,7 +688,7 @@ def _take_back(cluster: ClusterHandle, records: Records, segments: Sequence[str]
     return missing
 
 
-def _record_undelete(cluster: ClusterHandle, records: Records, result: UndeleteResult, began_ms: int) -> None:
+def _record_undelete(cluster: ClusterView, records: Records, result: UndeleteResult, began_ms: int) -> None:
     """Record what was restored, next to the runs that delete, if the store accepts it."""
     with suppress(StoreError):
         ended_ms = cluster.now_ms()
@@ -707,7 +707,7 @@ def _record_undelete(cluster: ClusterHandle, records: Records, result: UndeleteR
         write_summary(records, summary)
 
 
-def _there(cluster: ClusterHandle, keys: Sequence[str]) -> set[str]:
+def _there(cluster: ClusterView, keys: Sequence[str]) -> set[str]:
     """Return which of the keys exist."""
     is_there = cluster.parallel.map(lambda k: k in cluster.store.list(k).modified_ms, keys)
     return {key for key, there in zip(keys, is_there, strict=True) if there}
@@ -745,7 +745,7 @@ def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKe
     ]
 
 
-def deleted_on_record(cluster: ClusterHandle, segments: Iterable[str]) -> tuple[int, int]:
+def deleted_on_record(cluster: ClusterView, segments: Iterable[str]) -> tuple[int, int]:
     """Return how many objects of the segments are gone, each counted once, and their bytes."""
     objects = size = 0
     for rows in _settled(cluster, cluster.store, segments):

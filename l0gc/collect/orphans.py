@@ -46,7 +46,7 @@ KeyFacts = Callable[[Sequence[str]], list[Fact]]
 """Returns what is known of each key, according to the units of a part of the listing at or after their fences."""
 
 
-LookAt = Callable[[ObjectStore, KeyRange], KeyFacts]
+FactsReader = Callable[[ObjectStore, KeyRange], KeyFacts]
 """Reads the units of a part, once the fences are in their logs."""
 
 
@@ -67,7 +67,7 @@ class OrphanSource(Protocol):
     def parts(self, prefix: str, count: int) -> Sequence[KeyRange]:
         """Return the listing below `prefix` in about `count` parts, which together cover all of it."""
 
-    def looker(self, *, remote: bool) -> LookAt:
+    def facts_reader(self, *, remote: bool) -> FactsReader:
         """Return the function that reads a part; `remote` if that is done in another process."""
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
@@ -84,17 +84,17 @@ def is_orphan(fact: Fact) -> bool:
     return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 
-def delete_orphans(look_at: LookAt, place: Workplace, queue: DeletionQueue, part: KeyRange) -> None:
+def delete_orphans(read_facts: FactsReader, place: Workplace, queue: DeletionQueue, part: KeyRange) -> None:
     """Hand over the orphans of a part. Memory is bounded by one page and what the part's units list.
 
     Args:
-        look_at: reads the units of the part; called after the fence, and before the first page is listed.
+        read_facts: reads the units of the part; called after the fence, and before the first page is listed.
     """
     counts = RunCounts()
     listing = RangeReader(place.store, KeyLayout(), part)
 
     def orphans() -> Iterator[list[Deletable]]:
-        facts_of = look_at(place.store, part)
+        facts_of = read_facts(place.store, part)
         for page in listing.read():
             counts.listed += len(page)
             found = []

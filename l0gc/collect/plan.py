@@ -23,7 +23,7 @@ from l0gc.keys import SHADOW, KeyLayout
 from l0gc.operations import Deletion, Sweep, Vacuum
 from l0gc.storage.objectstore import OFF, PAGE_SIZE, ObjectStore
 from l0gc.watermark.publication import LogCheck, PublishedWatermark, refuse_if_set_back, watermark_at, watermark_of
-from l0gc.watermark.source import ClusterHandle, LogEnd
+from l0gc.watermark.source import ClusterView, LogEnd
 
 D = TypeVar("D", bound=Deletion)
 
@@ -112,7 +112,7 @@ class DeletionPlan(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
 
 
 def plan_sweep(
-    cluster: ClusterHandle, options: Sweep, name: str = "", usual: Callable[[], int] = lambda: 0
+    cluster: ClusterView, options: Sweep, name: str = "", usual: Callable[[], int] = lambda: 0
 ) -> DeletionPlan[Sweep]:
     """Read the cluster, and decide what a sweep may delete.
 
@@ -125,7 +125,7 @@ def plan_sweep(
         UsageError: the shards do not exist.
         SafetyError: objects above M would be deleted; or a share of the bucket is given, and the bucket was not counted.
     """
-    plan, published, look = _look(
+    plan, published, look = _begin_plan(
         cluster, options, name, partial(refuse_if_set_back, cluster, keep=False, by_m=True, deletes=True)
     )
     shards = plan.layout.shards
@@ -165,19 +165,19 @@ def plan_sweep(
     )
 
 
-def plan_vacuum(cluster: ClusterHandle, options: Vacuum, name: str = "") -> DeletionPlan[Vacuum]:
+def plan_vacuum(cluster: ClusterView, options: Vacuum, name: str = "") -> DeletionPlan[Vacuum]:
     """Read the cluster, and decide what a vacuum may delete. Versions stay, for `l0gc undelete`.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
         PausedError: an operator has paused deletions, and this is not a dry run.
     """
-    plan, _, look = _look(cluster, options, name, partial(refuse_if_set_back, cluster, deletes=True))
+    plan, _, look = _begin_plan(cluster, options, name, partial(refuse_if_set_back, cluster, deletes=True))
     return msgspec.structs.replace(plan, versioning=look())
 
 
-def _look(
-    cluster: ClusterHandle, options: D, name: str, judge: Callable[[], LogCheck]
+def _begin_plan(
+    cluster: ClusterView, options: D, name: str, judge: Callable[[], LogCheck]
 ) -> tuple[DeletionPlan[D], PublishedWatermark | None, Callable[[], str]]:
     """Return the plan without what depends on the kind of run, the published M, and a function that returns the
     versioning.

@@ -52,7 +52,7 @@ from l0gc.keys import ATTEMPTS, GC_NOTE, RUNS
 from l0gc.storage.objectstore import OFF, LocalFolder, ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.workers import LOCAL
-from l0gc.watermark.source import ClusterHandle, LogEnd
+from l0gc.watermark.source import ClusterView, LogEnd
 
 SEGMENT_OBJECTS: Final = 2000
 """Objects in one segment: two PUT requests for every two DELETE requests."""
@@ -376,7 +376,7 @@ def write_gc_note(store: ObjectStore, note: GcNote) -> None:
 
 @contextmanager
 def recorded_attempt(
-    cluster: ClusterHandle,
+    cluster: ClusterView,
     command: str,
     *,
     whole: bool | Callable[[], bool] = True,
@@ -409,7 +409,7 @@ def recorded_attempt(
                 _record_part(cluster, command)
 
 
-def _record_part(cluster: ClusterHandle, command: str) -> None:
+def _record_part(cluster: ClusterView, command: str) -> None:
     """Record a run for a part of the cluster, so that the job is not reported as never run."""
     with suppress(StoreError):
         read = read_attempts(cluster.store, cluster.parallel, [command])

@@ -71,7 +71,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore, UnfinishedUpload
 from l0gc.storage.parallel import InlineExecutor
 from l0gc.storage.workers import LOCAL, LocalWorkers, Workers, Workplace
-from l0gc.watermark.source import ClusterHandle
+from l0gc.watermark.source import ClusterView
 
 SEGMENTS_IN_HAND: Final = 20
 """Each has one request in flight. Twenty delete 20,000 objects per second if a request takes 0.3 s; sixteen did not."""
@@ -460,7 +460,7 @@ class DeletionRun(Generic[D, R]):
 
     def __init__(
         self,
-        cluster: ClusterHandle,
+        cluster: ClusterView,
         options: D | None = None,
         workers: Workers[Any] | None = None,
         *,

@@ -248,7 +248,7 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
         here = workers.engine == LOCAL
         parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if here else workers.slots
         parts = 1 if plan.limits else parts  # in key order, a limit covers the same objects in a dry run and in the run
-        find = functools.partial(delete_orphans, source.looker(remote=not here))
+        find = functools.partial(delete_orphans, source.facts_reader(remote=not here))
         self._spread(ORPHANED_L1, find, source.parts(L1_DATA, parts))
         if self._ended:
             return

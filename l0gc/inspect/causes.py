@@ -191,7 +191,7 @@ def find_causes(o: Overview) -> list[Cause]:
     """Return what holds M or the sweep, the most urgent first."""
     causes = [*_of_the_watermark(o), *_of_the_bucket(o)]
     if not o.external_log:
-        causes += [*_of_time(o), *_of_partitions(o), *_of_m(o, {c.cause for c in causes})]
+        causes += [*_clock_causes(o), *_of_partitions(o), *_of_m(o, {c.cause for c in causes})]
     return [*causes, *_of_failed_runs(o, {c.cause for c in causes}), *_of_sweeps(o)]
 
 
@@ -370,7 +370,7 @@ def _keys_in(o: Overview, command: str) -> list[str]:
 # -- time ---------------------------------------------------------------------------------------------------------------
 
 
-def _of_time(o: Overview) -> Iterator[Cause]:
+def _clock_causes(o: Overview) -> Iterator[Cause]:
     ahead_ms = o.epoch_ms - o.as_of_ms
     if ahead_ms > SKEW_MS:
         detail = (

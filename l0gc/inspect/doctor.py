@@ -45,7 +45,7 @@ from l0gc.errors import (
 )
 from l0gc.formatting import Outcome, count
 from l0gc.inspect.causes import LOCAL_CLOCK, SKEW_MS, UNREADABLE_JOURNAL, UNSAFE, WAITS_FOR, clock_skew
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
 from l0gc.storage import bucket

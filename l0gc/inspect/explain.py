@@ -32,7 +32,7 @@ from l0gc.inspect.causes import (
 )
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
 from l0gc.inspect.overview import Journals, Overview
-from l0gc.inspect.reading import read_journals, read_overview
+from l0gc.inspect.overview_reader import read_journals, read_overview
 from l0gc.keys import (
     ATTEMPTS,
     CONTROLLER_LOG,

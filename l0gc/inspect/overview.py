@@ -40,7 +40,7 @@ from l0gc.watermark.source import Holder, UnitSummary
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class JournalReading:
     """One journal: its state, or why it cannot be read.
 
     The state is shared with the process's handle on the journal: do not change it.
@@ -61,7 +61,7 @@ class Journals:
     """All journals of a cluster, read after its controller's snapshot; M = `published` was published before."""
 
     snapshot: ControllerState
-    readings: list[Reading] = field(default_factory=list)
+    readings: list[JournalReading] = field(default_factory=list)
     published: int = NO_WATERMARK
 
     @cached_property

@@ -137,13 +137,13 @@ def to_l0gc(
                     consumer.incremental_assign([p])
 
             begin(partitions)
-            commit_at, look_at = 0.0, time.monotonic() + LOOK_S
+            commit_at, check_at = 0.0, time.monotonic() + LOOK_S
             while True:
-                if time.monotonic() >= look_at:
+                if time.monotonic() >= check_at:
                     new = sorted(set(_partitions(servers, source)[0]).difference(partitions))
                     begin(new)
                     partitions += new
-                    look_at = time.monotonic() + LOOK_S
+                    check_at = time.monotonic() + LOOK_S
                 if positions and time.monotonic() >= commit_at:
                     offsets = [TopicPartition(source, p, at, json.dumps(sender.end(p))) for p, at in positions.items()]
                     consumer.commit(offsets=offsets, asynchronous=False)

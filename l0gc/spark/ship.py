@@ -163,7 +163,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
     try:
         # As the jobs do it, so that they find these workers warm.
         with jobs.tagged():
-            found = sc.parallelize(range(slots), slots).map(_look()).collect()
+            found = sc.parallelize(range(slots), slots).map(_versions_reader()).collect()
     except (PySparkException, Py4JJavaError) as e:  # what failed in Python, and what failed before
         if late.is_set():
             raise L0gcError(
@@ -176,7 +176,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
     return [WorkerCheck(*look) for look in found]
 
 
-def _look() -> Callable[[int], tuple[Mapping[str, str | None], str]]:
+def _versions_reader() -> Callable[[int], tuple[Mapping[str, str | None], str]]:
     """Return a function that is pickled by value, since the worker may be unable to import this module."""
     modules, entry_points = dict(MODULES), _ENTRY_POINTS
 

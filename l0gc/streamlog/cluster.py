@@ -126,7 +126,7 @@ class Handles:
         return JournalHandle(number, self._log(journal_log(number)), self.controller, self.runtime, as_of=as_of)
 
     def controller_unit(self, noted: Mapping[str, LogEnd]) -> UnitSummary | None:
-        """Return the controller log as of its last read; see `ClusterHandle.controller_unit`."""
+        """Return the controller log as of its last read; see `ClusterView.controller_unit`."""
         replica = self.controller.replica
         with replica.lock:
             accepted, end = replica.state.jump.epoch, replica.end
@@ -146,7 +146,7 @@ class Handles:
         topic: int = ALL_TOPICS,
         noted: Mapping[str, LogEnd] = {},
     ) -> Sequence[UnitSummary]:
-        """Return the journals, with the topics as of the last read of the controller's log; see `ClusterHandle.units`.
+        """Return the journals, with the topics as of the last read of the controller's log; see `ClusterView.units`.
 
         Args:
             topic: count only the partitions of this topic, given its revision.
@@ -163,8 +163,8 @@ class Handles:
             handle = self.journal(task.journal)
             found, state = sum_up(task, handle.replica)
             if state is not None:
-                handle.unread, handle.judged = None, True
-            elif not handle.judged:
+                handle.unread, handle.checked = None, True
+            elif not handle.checked:
                 handle.unread = found
             return found
 

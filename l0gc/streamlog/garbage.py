@@ -20,7 +20,7 @@ import numpy as np
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.dropped_l1 import GRACE_EPOCHS, Amounts
-from l0gc.collect.orphans import KeyFacts, LookAt
+from l0gc.collect.orphans import FactsReader, KeyFacts
 from l0gc.errors import (
     CorruptObjectError,
     EpochRegressionError,
@@ -34,7 +34,7 @@ from l0gc.storage.ranges import KeyRange
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
-from l0gc.streamlog.garbage_look import JournalLook, JournalPart, look_at
+from l0gc.streamlog.garbage_facts import JournalNames, JournalPart, read_facts
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows, distinct, name_bytes, name_text
 from l0gc.streamlog.journal.state import JournalState
@@ -90,7 +90,7 @@ class JournalGarbage:
     def _read(self, journal: int) -> None:
         with self._alone(journal) as handle:
             if handle.unread is not None:
-                raise handle.not_judged(handle.unread)
+                raise handle.unchecked_error(handle.unread)
             handle.catch_up(whole=False)
             self._states[journal] = _as_it_stands(handle, whole=False)
 
@@ -202,12 +202,12 @@ class JournalGarbage:
     def _topics(self) -> list[Topic]:
         return [*self._state.topics.values(), *(d.topic for d in self._state.deleted)]
 
-    def looker(self, *, remote: bool) -> LookAt:
-        return look_at if remote else self._look_here
+    def facts_reader(self, *, remote: bool) -> FactsReader:
+        return read_facts if remote else self._facts_here
 
-    def _look_here(self, store: ObjectStore, part: KeyRange) -> KeyFacts:
+    def _facts_here(self, store: ObjectStore, part: KeyRange) -> KeyFacts:
         assert isinstance(part, JournalPart)
-        return JournalLook(part, self._states.__getitem__).facts
+        return JournalNames(part, self._states.__getitem__).facts
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
         """Have the controller forget the topics of which nothing is left and nothing can be added.

@@ -157,7 +157,7 @@ def _keep(cluster: Handles, journal: int, epoch: int | None, deleted: Sequence[T
     log, handle = _Log(journal), cluster.journal(journal)
     try:
         if handle.unread is not None:
-            raise handle.not_judged(handle.unread)
+            raise handle.unchecked_error(handle.unread)
         handle.check_not_ahead(handle.catch_up(whole=False).max_applied_epoch)
     except (*_OF_ONE_LOG, EpochRegressionError) as e:
         log.errors.append(str(e))

@@ -28,7 +28,7 @@ from l0gc.storage.workers import Workers
 from l0gc.watermark.compute import check_cluster_id
 from l0gc.watermark.external_rows import PARTITIONS, REPORTS, ExternalSummary, add_up, known_columns
 from l0gc.watermark.publication import PublishedWatermark
-from l0gc.watermark.source import ClusterHandle, ClusterIdentity, PinnedUnits, UnitSummary
+from l0gc.watermark.source import ClusterIdentity, ClusterView, PinnedUnits, UnitSummary
 
 StoreAt = Callable[[Any, str], ObjectStore]
 """A store whose prefix is an `s3://bucket/prefix`, read with the settings of the given store."""
@@ -175,7 +175,7 @@ class ExternalLogSource:
     external: Final = True
     remedy: Final = _REMEDY
 
-    def __init__(self, cluster: ClusterHandle, theirs: ExternalLog) -> None:
+    def __init__(self, cluster: ClusterView, theirs: ExternalLog) -> None:
         self._cluster, self._theirs = cluster, theirs
         self.snapshot_age_ms = theirs.limits.snapshot_age_ms
         self._cluster_id = ""

@@ -33,7 +33,7 @@ from l0gc.watermark.publication import (
     watermark_of,
 )
 from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_of
-from l0gc.watermark.source import ClusterHandle, ClusterIdentity, Holder, PinnedUnits, UnitSummary
+from l0gc.watermark.source import ClusterIdentity, ClusterView, Holder, PinnedUnits, UnitSummary
 
 _TRIES: Final = 5
 """How many pins may be created while M is published."""
@@ -130,7 +130,7 @@ class EpochSource(Protocol):
 
 
 def run_pipeline(
-    cluster: ClusterHandle,
+    cluster: ClusterView,
     source: EpochSource,
     scan: BucketScan | None = None,
     *,

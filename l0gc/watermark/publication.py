@@ -48,7 +48,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import ObjectStore, if_there
 from l0gc.watermark.compute import check_cluster_id, check_epochs
-from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterHandle, ClusterIdentity, LogEnd, UnitSummary
+from l0gc.watermark.source import CONTROLLER_REMEDY, ClusterIdentity, ClusterView, LogEnd, UnitSummary
 
 HISTORY_STEP_MS: Final = 600_000
 """The minimum time between remembered publications."""
@@ -166,7 +166,7 @@ def refuse_if_lost(published: PublishedWatermark | None, etag: str) -> None:
         )
 
 
-def what_is_lost(cluster: ClusterHandle) -> str:
+def what_is_lost(cluster: ClusterView) -> str:
     """Return what is lost, as a sentence; an empty text if nothing of this cluster's was published before.
 
     Raises:
@@ -184,7 +184,7 @@ def what_is_lost(cluster: ClusterHandle) -> str:
     return lost(published, etag)
 
 
-def replace_unusable(cluster: ClusterHandle) -> None:
+def replace_unusable(cluster: ClusterView) -> None:
     """Replace a `published.json` that is damaged or another cluster's by its copy, since an operator has accepted the loss.
 
     So nobody has to delete it, and M never falls below the copy's. If the copy is of no use either, no M is recorded, and
@@ -271,7 +271,7 @@ def check_published(cluster_epoch: int, published: PublishedWatermark | None, re
         check_epochs(cluster_epoch, published.cluster_epoch, f"the cluster epoch in {PUBLISHED_WATERMARK}", remedy)
 
 
-def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
+def refuse_if_not_above(cluster: ClusterView, epoch: int) -> None:
     """Refuse to advance the cluster epoch to one above `epoch` if the published epoch would still be ahead.
 
     Raises:
@@ -287,7 +287,7 @@ def refuse_if_not_above(cluster: ClusterHandle, epoch: int) -> None:
         )
 
 
-def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, PublishedWatermark | None]:
+def refuse_if_behind(cluster: ClusterView) -> tuple[ClusterIdentity, PublishedWatermark | None]:
     """Refuse to admit or delete data if what is published is ahead of the cluster epoch (hazard 10).
 
     Data admitted there would be at or below M, and the first sweep after the epoch has caught up would delete it. What
@@ -307,7 +307,7 @@ def refuse_if_behind(cluster: ClusterHandle) -> tuple[ClusterIdentity, Published
 
 
 def _refuse_if_behind(
-    cluster: ClusterHandle, published: PublishedWatermark | None
+    cluster: ClusterView, published: PublishedWatermark | None
 ) -> tuple[ClusterIdentity, PublishedWatermark | None]:
     identity = cluster.identity()
     if published is None:
@@ -320,7 +320,7 @@ def _refuse_if_behind(
     return identity, published
 
 
-def check_controller(cluster: ClusterHandle, published: PublishedWatermark) -> None:
+def check_controller(cluster: ClusterView, published: PublishedWatermark) -> None:
     """Refuse if the controller log, as of the last `identity`, does not have the entry at which M was published.
 
     Its epoch may be high enough: a log that was set back grows past what is published.
@@ -390,7 +390,7 @@ class LogCheck(NamedTuple):
 
 
 def refuse_if_set_back(
-    cluster: ClusterHandle,
+    cluster: ClusterView,
     units: Collection[int] | None = None,
     *,
     keep: bool = True,
@@ -406,7 +406,7 @@ def refuse_if_set_back(
 
     Args:
         units: the only ones that the caller changes; by default any.
-        keep: see `ClusterHandle.units`.
+        keep: see `ClusterView.units`.
         by_m: see `check_set_back`.
         names: whether the caller permanently assigns names by the next epoch. No unit may have seen that epoch: the name
             would belong to something else that only the lost, newer controller log contains.
@@ -504,7 +504,7 @@ def publish(
     return _swap(store, runtime, new.cluster_id, change, accept_lost=accept_lost)
 
 
-def require_seen(cluster: ClusterHandle, cluster_id: str, epoch: int) -> None:
+def require_seen(cluster: ClusterView, cluster_id: str, epoch: int) -> None:
     """Require publishers of M to have read the pins at `epoch` or later. M itself stays unchanged.
 
     Raises:
@@ -522,7 +522,7 @@ def require_seen(cluster: ClusterHandle, cluster_id: str, epoch: int) -> None:
     _swap(cluster.store, cluster.runtime, cluster_id, change)
 
 
-def reserve_numbers(cluster: ClusterHandle, wanted: tuple[int, int]) -> tuple[int, int]:
+def reserve_numbers(cluster: ClusterView, wanted: tuple[int, int]) -> tuple[int, int]:
     """Record that numbers up to these may have been given (`PublishedWatermark.given`); return what was given before.
 
     A log restored from a backup has forgotten the last ones that it gave, though objects and tables have them (hazard 43).

@@ -1,6 +1,6 @@
 """The sources of M: the collector's view of a cluster, and of the writers whose objects it deletes.
 
-The collector depends on no journal and no other system's log. It uses a `ClusterHandle`, which identifies the bucket's
+The collector depends on no journal and no other system's log. It uses a `ClusterView`, which identifies the bucket's
 cluster and its epoch, and an `EpochSource` (`pipeline.py`), which reports what the partitions may still need. Partitions
 come in units (a journal, a set of files), each summed up in a few numbers, so nothing here grows with the number of
 partitions.
@@ -72,7 +72,7 @@ class PinnedUnits(NamedTuple):
     held: Sequence[UnitSummary] = ()
 
 
-class ClusterHandle(Protocol):
+class ClusterView(Protocol):
     """The collector's interface to a cluster. `l0gc.streamlog.cluster.Handles` is one."""
 
     @property

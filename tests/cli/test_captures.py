@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs.captures import scenes
-from l0gc.cli.main import acts
+from l0gc.cli.main import effects
 
 ROOT = Path(__file__).parents[2]
 CAPTURES = ROOT / "docs/captures"
@@ -43,7 +43,7 @@ def test_readme_session_runs_without_java_within_90_seconds() -> None:
 
 def test_every_command_has_a_capture_scene(monkeypatch: pytest.MonkeyPatch) -> None:
     assert scenes.examples() == []
-    assert set(scenes.LEFT_OUT) <= set(acts())
+    assert set(scenes.LEFT_OUT) <= set(effects())
     monkeypatch.setattr(
         scenes, "SCENES", [s for s in scenes.SCENES if not s.command.startswith(("l0gc pin l", "l0gc merge"))]
     )

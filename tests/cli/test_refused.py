@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import l0gc as library
-from l0gc.cli.main import CHANGES, GOES_ON, READS, acts
+from l0gc.cli.main import CHANGES, GOES_ON, READS, effects
 from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, JOURNALS, PUBLISHED_WATERMARK
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
@@ -82,13 +82,13 @@ EXPIRED_INTERVAL = "0.001"
 
 
 def test_every_command_says_in_its_row_what_it_does() -> None:
-    assert sorted(LEAVES) == sorted(acts())
-    assert ARGUMENTS.keys() | ELSEWHERE.keys() <= acts().keys()
+    assert sorted(LEAVES) == sorted(effects())
+    assert ARGUMENTS.keys() | ELSEWHERE.keys() <= effects().keys()
 
 
 def commands(effect: str) -> dict[str, list[str]]:
     """The arguments of the commands with that effect."""
-    names = (name for name, (does, _) in acts().items() if does == effect and name not in ELSEWHERE)
+    names = (name for name, (does, _) in effects().items() if does == effect and name not in ELSEWHERE)
     return {name: ARGUMENTS.get(name, [""]) for name in names}
 
 

@@ -16,7 +16,7 @@ from l0gc.cli.status import folded, lines_of
 from l0gc.formatting import GB, STANDARD_PRICE
 from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.overview import DatedHolder, Overview
-from l0gc.inspect.reading import garbage_of, read_overview
+from l0gc.inspect.overview_reader import garbage_of, read_overview
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.controller.value_schema import columns_of

@@ -194,7 +194,7 @@ def test_any_listing_in_any_order_loses_its_orphans_and_nothing_else(
 
 def test_an_unknown_key_in_a_listing_stays_and_the_rest_goes() -> None:
     class Strange(FakeGarbage):
-        def looker(self, *, remote: bool) -> object:  # type: ignore[override]
+        def facts_reader(self, *, remote: bool) -> object:  # type: ignore[override]
             def facts(keys: Sequence[str]) -> list[Fact]:
                 return [Fact(1, 9, needed=False, unknown="strange" in k) for k in keys]
 

@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from l0gc.cli.main import acts
+from l0gc.cli.main import effects
 from l0gc.collect.vacuum import GARBAGE
 from l0gc.keys import FORMAT
 
@@ -27,7 +27,7 @@ def page(text: str) -> str:
     """docs/operate-permissions.md, with each role's commands; the calls of Spark's behind them are written by hand."""
 
     def row(m: re.Match[str]) -> str:
-        own = [f"`{name}`" for name, (_, role) in acts().items() if role == m[2]]
+        own = [f"`{name}`" for name, (_, role) in effects().items() if role == m[2]]
         return f"{m[1]}{', '.join([*own, *_CALLS.findall(m[3])])} |" if own else m[0]
 
     return _ROLE.sub(row, text)

@@ -37,7 +37,7 @@ from moto.s3.responses import ACTION_MAP, S3Response
 from moto.server import ThreadedMotoServer
 from pyspark.sql.types import BinaryType, StructField, StructType
 
-from l0gc.cli.main import acts
+from l0gc.cli.main import effects
 from l0gc.collect.record import attempt_key
 from l0gc.collect.vacuum import GARBAGE
 from l0gc.integrations.spark.source import L0gcDataSource
@@ -211,7 +211,7 @@ def _note_what_is_used(monkeypatch: pytest.MonkeyPatch, account: Account) -> Non
 def test_policy_files_match_the_table_and_the_commands() -> None:
     text = PAGE.read_text()
     assert page(text) == text, "run: python -m tests.examples.iam"
-    assert {role for _, role in acts().values()} - {""} <= set(POLICIES)
+    assert {role for _, role in effects().values()} - {""} <= set(POLICIES)
     expected = {name: written(policy) for name, policy in POLICIES.items()}
     assert {p.stem: p.read_text() for p in FOLDER.glob("*.json")} == expected, "run: python -m tests.examples.iam"
 

@@ -37,7 +37,7 @@ from l0gc.streamlog.controller.state import Pin as PinState
 from l0gc.watermark import publication
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import PublishedWatermark, decode_published
-from l0gc.watermark.source import IDLE, ClusterHandle, Holder, UnitSummary
+from l0gc.watermark.source import IDLE, ClusterView, Holder, UnitSummary
 from tests.exhaustive.breadth import NO_LIMITS, Found, Limits, search
 
 MACHINE: Final = ControllerMachine()
@@ -221,7 +221,7 @@ class Pin(Actor):
             case 1:
                 store = _Store(w.published)
                 cluster = SimpleNamespace(store=store, runtime=Runtime(), now_ms=lambda: w.now_ms)
-                publication.require_seen(cast(ClusterHandle, cluster), "c", at.read[0])
+                publication.require_seen(cast(ClusterView, cluster), "c", at.read[0])
                 yield "raises what must be seen", w._replace(published=store.body), Node(2, at.read)
             case 2:
                 yield "reads the controller", w, Node(3, (*at.read, w.state.epoch))

@@ -269,7 +269,7 @@ def test_between_two_steps_a_process_keeps_all_that_its_handle_does() -> None:
     assert set(vars(handle.replica)) - fixed == {*kept, "_read_at", "_as_of_at"}
     assert set(vars(handle.fence)) == {"_applied", "_counters", "_holders", "_journal", "_lock", "_seen", "_turn"}
     paced = {"_runtime", "_appended_at"}  # when an append is made, and not what it does
-    set_back = {"judged", "unread"}  # no process of the search asks whether a journal was set back
+    set_back = {"checked", "unread"}  # no process of the search asks whether a journal was set back
     assert set(vars(handle)) - paced - set_back == {
         "journal",
         "_controller",

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.garbage_look import JournalPart
+from l0gc.streamlog.garbage_facts import JournalPart
 from l0gc.streamlog.journal import edits
 from l0gc.streamlog.journal.entries import EXPIRE, RECONCILE, Edit
 from l0gc.streamlog.journal.state import JournalState

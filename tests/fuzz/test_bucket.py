@@ -21,7 +21,7 @@ from l0gc.collect.record import Attempt, write_attempt
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect.overview import Overview
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.keys import FORMAT, PUBLISHED_WATERMARK
 from l0gc.operations import Read
 from l0gc.storage.workers import LocalWorkers

@@ -15,7 +15,7 @@ from l0gc.collect.record import Attempt
 from l0gc.inspect import causes
 from l0gc.inspect.causes import CODES, find_causes, find_warnings, next_step
 from l0gc.inspect.overview import Overview
-from l0gc.inspect.reading import garbage_of
+from l0gc.inspect.overview_reader import garbage_of
 from l0gc.keys import KeyLayout
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.watermark.scans import ScanRow, ScanSnapshot

@@ -14,7 +14,7 @@ from l0gc.collect.sweep import SweepRun
 from l0gc.inspect import laggards
 from l0gc.inspect.explain import explain_epoch, explain_key
 from l0gc.inspect.laggards import Laggards, best_release, releases
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.inspect.report.facts import gather
 from l0gc.keys import journal_log
 from l0gc.streamlog.cluster import Handles

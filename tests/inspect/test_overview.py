@@ -16,7 +16,7 @@ from l0gc.errors import AccessDeniedError, NotInitialisedError, StoreUnreachable
 from l0gc.inspect import doctor
 from l0gc.inspect.causes import NOTHING
 from l0gc.inspect.explain import explain_epoch, explain_partition
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.inspect.report.facts import gather
 from l0gc.inspect.verify.run import verify
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log

@@ -7,7 +7,7 @@ import pytest
 from l0gc.cli.metrics import Run, samples
 from l0gc.cli.topic import _described
 from l0gc.collect.sweep import SweepRun
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.inspect.report.facts import gather
 from l0gc.inspect.report.page import render
 from l0gc.inspect.verify.shadow import verify_shadow

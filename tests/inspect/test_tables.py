@@ -9,7 +9,7 @@ import pytest
 from l0gc.formatting import size
 from l0gc.inspect.explain import explain_key
 from l0gc.inspect.overview import TableState
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.topics import delete_topic
 from tests.support.memory_store import store_of, topic_in_memory

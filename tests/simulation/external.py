@@ -14,7 +14,7 @@ from l0gc.storage.objectstore import Head, ListedPage, Listing, ObjectStore, Sto
 from l0gc.watermark.compute import compute
 from l0gc.watermark.external_files import ExternalFiles
 from l0gc.watermark.external_log import ExternalLogSource
-from l0gc.watermark.source import ClusterHandle, ClusterIdentity
+from l0gc.watermark.source import ClusterIdentity, ClusterView
 from tests.simulation.actors import Body, repeat
 from tests.simulation.world import Process, World
 from tests.support.external import read
@@ -62,7 +62,7 @@ class Theirs:
             folder = self._folder
             files = ExternalFiles(f"s3://{folder}.csv", f"s3://{folder}", allow_unlisted_reports=True)
             theirs = read(files, lambda url: cast(ObjectStore, _Below(world, url)))
-            source = ExternalLogSource(cast(ClusterHandle, _Handle()), theirs)
+            source = ExternalLogSource(cast(ClusterView, _Handle()), theirs)
             source.snapshot()
             watermark = compute(theirs.cluster_epoch, source.read(None)).watermark
             if watermark >= theirs.cluster_epoch:

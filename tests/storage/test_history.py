@@ -24,7 +24,7 @@ from l0gc.collect.record import (
 )
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.errors import UsageError
-from l0gc.inspect.reading import deleted_since, read_overview
+from l0gc.inspect.overview_reader import deleted_since, read_overview
 from l0gc.keys import KeyLayout
 from l0gc.operations import Sweep
 from l0gc.runtime import Runtime

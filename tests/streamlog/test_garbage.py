@@ -17,7 +17,7 @@ from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.garbage_look import look_at
+from l0gc.streamlog.garbage_facts import read_facts
 from l0gc.streamlog.journal import edits
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.interrupting import Interrupt
@@ -125,9 +125,9 @@ def test_without_the_fence_in_the_log_a_look_is_refused(w: World) -> None:
     (part,) = source.parts("level_one/data/", 1)
     assert set(part.fences.values()) == {epoch}
     other = msgspec.structs.replace(part, epoch=epoch, fences={0: epoch + 1})
-    assert look_at(w.store, part)(sorted(w.l1()))[0].needed
+    assert read_facts(w.store, part)(sorted(w.l1()))[0].needed
     with pytest.raises(StoreError, match="its L1 fence at"):
-        look_at(w.store, other)
+        read_facts(w.store, other)
 
 
 def test_an_interrupted_merge_makes_no_orphans_of_its_sources(w: World) -> None:
@@ -142,7 +142,7 @@ def test_an_interrupted_merge_makes_no_orphans_of_its_sources(w: World) -> None:
     with pytest.raises(Interrupt), mock.patch.object(edits, "dropped_rows", side_effect=Interrupt):
         w.cluster.journal(0).catch_up()
     (part,) = source.parts("level_one/data/", 1)
-    facts = source.looker(remote=False)(w.store, part)(before)
+    facts = source.facts_reader(remote=False)(w.store, part)(before)
     assert [f.needed for f in facts] == [True] * len(before)
 
 
@@ -441,6 +441,6 @@ def test_parts_cover_the_listing_and_agree_everywhere(count: int) -> None:
     keys = sorted(w.l1("level_one/data/"))
     for part in parts:
         inside = [k for k in keys if k > part.start and (part.end is None or k <= part.end)]
-        here, there = (source.looker(remote=remote)(w.store, part) for remote in (False, True))
+        here, there = (source.facts_reader(remote=remote)(w.store, part) for remote in (False, True))
         assert here(inside) == there(inside)
         assert all(f.fence > 0 for f in here(inside))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.keys import journal_log
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.epoch_source import journal_totals

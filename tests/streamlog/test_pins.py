@@ -19,7 +19,7 @@ from l0gc.errors import (
     StoreError,
     UsageError,
 )
-from l0gc.inspect.reading import read_journals
+from l0gc.inspect.overview_reader import read_journals
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.parallel import CLOSED
 from l0gc.streamlog.cluster import Handles

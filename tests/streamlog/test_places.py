@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from l0gc.errors import EpochRegressionError, SetBackError
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.keys import CONTROLLER_LOG, JOURNALS, PUBLISHED_COPY, PUBLISHED_WATERMARK
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.set_back import accept_set_back

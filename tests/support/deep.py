@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from l0gc.inspect.verify.findings import Basis, check_journal, needed_end, placed
-from l0gc.inspect.verify.reading import block_faults, controller_faults, l1_fault, read_copy
+from l0gc.inspect.verify.findings import ClusterSnapshot, check_journal, needed_end, placed
+from l0gc.inspect.verify.replay import block_faults, controller_faults, l1_fault, read_copy
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.topic import TopicState, l1_key
@@ -17,12 +17,12 @@ def deep_findings(cluster: Handles) -> list[str]:
     """
     state = cluster.controller.snapshot()
     published = read_published(cluster.store, state.cluster_id)[0]
-    basis = Basis(state, published, 0)
+    snapshot = ClusterSnapshot(state, published, 0)
     found = [str(fault) for fault in controller_faults(cluster, deep=True)]
     for journal in range(state.journals):
         copy = read_copy(cluster, journal, deep=True)
-        found += [str(s) for s in check_journal(copy, basis)]
-        for topic, of_topic in placed(copy, basis):
+        found += [str(s) for s in check_journal(copy, snapshot)]
+        for topic, of_topic in placed(copy, snapshot):
             found += _objects(cluster, of_topic)
             found += _l1(cluster, topic, of_topic)
     return found

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.dropped_l1 import Amounts
-from l0gc.collect.orphans import Fact, KeyFacts, LookAt
+from l0gc.collect.orphans import Fact, FactsReader, KeyFacts
 from l0gc.keys import L1_DATA
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.ranges import KeyRange
@@ -84,15 +84,15 @@ class FakeGarbage:
         cuts = [c for c in self.cuts if c.startswith(prefix)]
         return [KeyRange(start, end, prefix) for start, end in zip(["", *cuts], [*cuts, None], strict=True)]
 
-    def looker(self, *, remote: bool) -> LookAt:
+    def facts_reader(self, *, remote: bool) -> FactsReader:
         if remote:
             return functools.partial(_look_elsewhere, frozenset(self.named), self.fence_at)
 
-        def look_at(store: ObjectStore, part: KeyRange) -> KeyFacts:
+        def read_facts(store: ObjectStore, part: KeyRange) -> KeyFacts:
             self.events.append("look at a part")
             return FakeLook(frozenset(self.named), self.fence_at).facts
 
-        return look_at
+        return read_facts
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
         self.left = left

@@ -25,7 +25,7 @@ from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import STANDARD_PRICE, Outcome, count, dollars_month, size, span
 from l0gc.inspect.causes import PAUSED, WAITS_FOR
 from l0gc.inspect.overview import Cause, Journals, Overview
-from l0gc.inspect.reading import read_journals, read_overview
+from l0gc.inspect.overview_reader import read_journals, read_overview
 from l0gc.inspect.verify.findings import ShadowProof, VerifyResult
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.topic import Hole

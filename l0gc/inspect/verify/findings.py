@@ -301,7 +301,7 @@ DOUBTFUL: Final = frozenset(
 
 
 @dataclass(frozen=True)
-class Basis:
+class ClusterSnapshot:
     """The published M, and the controller's snapshot taken after it.
 
     L1 objects changed after `young_after_ms`, by the store's clock, may still be listed by a journal. The topics
@@ -348,7 +348,7 @@ class Basis:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalCopy:
+class ReplayedJournal:
     """A journal according to its log, which ended at `end`.
 
     `faults` lists what is wrong with the log itself, as (kind, detail). `rewritten`: see `UnitSummary.rewritten`.
@@ -365,9 +365,9 @@ class JournalCopy:
         return journal_log(self.journal)
 
 
-def placed(copy: JournalCopy, basis: Basis) -> list[tuple[Topic, TopicState]]:
+def placed(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[tuple[Topic, TopicState]]:
     """Return the live topics that the journal has and should have; the bucket must hold what they refer to."""
-    topics = ((basis.live.get(state.revision), state) for state in copy.state.topics.values())
+    topics = ((snapshot.live.get(state.revision), state) for state in copy.state.topics.values())
     return [
         (topic, state)
         for topic, state in topics
@@ -375,7 +375,7 @@ def placed(copy: JournalCopy, basis: Basis) -> list[tuple[Topic, TopicState]]:
     ]
 
 
-def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
+def check_journal(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[Suspect]:
     """Return everything that the log alone shows to be wrong with a journal."""
 
     def suspect(
@@ -385,8 +385,8 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
         return Suspect(kind, copy.journal, name, revision, partition, copy.folder, expected=expected, detail=detail)
 
     suspects = [suspect(kind, text) for kind, text in copy.faults]
-    if (epoch := copy.state.max_applied_epoch) > basis.state.epoch:
-        text = ahead_text(f"its window {copy.state.window}", epoch, basis.state.epoch)
+    if (epoch := copy.state.max_applied_epoch) > snapshot.state.epoch:
+        text = ahead_text(f"its window {copy.state.window}", epoch, snapshot.state.epoch)
         suspects.append(suspect(Kind.EPOCH_AHEAD, text, expected=epoch))
     log = UnitSummary(
         unit=unit_name(copy.journal),
@@ -395,41 +395,41 @@ def check_journal(copy: JournalCopy, basis: Basis) -> list[Suspect]:
         end=(copy.state.set_backs, copy.end),
         rewritten=copy.rewritten,
     )
-    if text := set_back_text(basis.published, log):  # what its partitions need and M does not allow is found below
+    if text := set_back_text(snapshot.published, log):  # what its partitions need and M does not allow is found below
         suspects.append(suspect(Kind.JOURNAL_SET_BACK, text))
-    suspects += _check_places(copy, basis)
-    for topic, state in placed(copy, basis):
+    suspects += _check_places(copy, snapshot)
+    for topic, state in placed(copy, snapshot):
         if text := _object_fault(copy, state):
             suspects.append(suspect(Kind.STATE_BROKEN, text, topic))
-        suspects += _check_epochs(copy.journal, topic, state, basis)
+        suspects += _check_epochs(copy.journal, topic, state, snapshot)
     live_below = {s.revision for s in suspects if s.kind == Kind.LIVE_BELOW_WATERMARK}
-    for topic in basis.to_be_closed:
+    for topic in snapshot.to_be_closed:
         if copy.journal in topic.journals and not copy.state.closed(topic.revision):
             suspects.append(suspect(Kind.TOPIC_UNCLOSED, unclosed_text(topic, copy.journal), topic))
-    for topic, run in basis.state.topics_of(copy.journal) if basis.watermark != NO_WATERMARK else ():
+    for topic, run in snapshot.state.topics_of(copy.journal) if snapshot.watermark != NO_WATERMARK else ():
         if topic.revision not in live_below and not copy.state.closed(topic.revision):
             (low,) = copy.state.lowest(topic.revision, run.first, run.count, 1)
-            if low.gc_epoch < basis.watermark:  # the published M, also where nothing of the topic is unreconciled
-                text = f"M = {basis.watermark} is published, and the journal allows {low.gc_epoch}"
+            if low.gc_epoch < snapshot.watermark:  # the published M, also where nothing of the topic is unreconciled
+                text = f"M = {snapshot.watermark} is published, and the journal allows {low.gc_epoch}"
                 suspects.append(suspect(Kind.WATERMARK_AHEAD, text, topic, low.partition))
     return suspects
 
 
-def _check_places(copy: JournalCopy, basis: Basis) -> Iterator[Suspect]:
+def _check_places(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> Iterator[Suspect]:
     """Yield what a journal should not hold: unknown or misplaced topics, and live ones that it has closed."""
     for t in copy.state.topics.values():
-        if text := unknown_topic(basis.state, "it", [(t.revision, t.topic_id)]):
+        if text := unknown_topic(snapshot.state, "it", [(t.revision, t.topic_id)]):
             yield Suspect(Kind.TOPIC_UNKNOWN, copy.journal, revision=t.revision, key=copy.folder, detail=text)
-        elif (topic := basis.live.get(t.revision)) is not None and (text := misplacement(copy.journal, topic, t)):
+        elif (topic := snapshot.live.get(t.revision)) is not None and (text := misplacement(copy.journal, topic, t)):
             where = (copy.journal, topic.name, topic.revision)
             yield Suspect(Kind.TOPIC_MISPLACED, *where, key=copy.folder, detail=f"it {text}")
-    for topic, _ in basis.state.topics_of(copy.journal):
+    for topic, _ in snapshot.state.topics_of(copy.journal):
         if copy.state.closed(topic.revision):
             text = f"topic {topic.name!r} has ended there, though it exists"
             yield Suspect(Kind.STATE_BROKEN, copy.journal, topic.name, topic.revision, key=copy.folder, detail=text)
 
 
-def _object_fault(copy: JournalCopy, t: TopicState) -> str:
+def _object_fault(copy: ReplayedJournal, t: TopicState) -> str:
     """Return why an object is impossible, for the first such object; empty if there is none."""
     before = -1
     for o in t.objects:
@@ -444,18 +444,18 @@ def _object_fault(copy: JournalCopy, t: TopicState) -> str:
     return ""
 
 
-def _check_epochs(journal: int, topic: Topic, state: TopicState, basis: Basis) -> Iterator[Suspect]:
+def _check_epochs(journal: int, topic: Topic, state: TopicState, snapshot: ClusterSnapshot) -> Iterator[Suspect]:
     objects = state.objects
-    for o, in_key in zip(objects, basis.layout.epochs([o.key for o in objects]), strict=True):
+    for o, in_key in zip(objects, snapshot.layout.epochs([o.key for o in objects]), strict=True):
         lowest = o.epoch if in_key < 0 else min(o.epoch, in_key)
-        if in_key == o.epoch and lowest > basis.watermark:
+        if in_key == o.epoch and lowest > snapshot.watermark:
             continue
         if in_key != o.epoch:
             said = "is not an L0 key" if in_key < 0 else f"has epoch {in_key}"
             text = f"the journal has it at epoch {o.epoch}, and its key {said}"
             yield of_object(Kind.L0_WRONG_EPOCH, journal, topic, o, text)
-        if lowest <= basis.watermark:
-            text = f"{described(o)}, at epoch {lowest}, and M = {basis.watermark} is published"
+        if lowest <= snapshot.watermark:
+            text = f"{described(o)}, at epoch {lowest}, and M = {snapshot.watermark} is published"
             yield of_object(Kind.LIVE_BELOW_WATERMARK, journal, topic, o, text)
 
 

@@ -36,17 +36,17 @@ from l0gc.collect.history import who_deleted
 from l0gc.errors import CorruptObjectError, RefusedObjectError, SafetyError, UnansweredObjectError
 from l0gc.formatting import count
 from l0gc.inspect.overview import ahead_text
-from l0gc.inspect.reading import published_m
+from l0gc.inspect.overview_reader import published_m
 from l0gc.inspect.verify.findings import (
     DELETED,
     DOUBTFUL,
     FOREIGN,
     LATER,
     SEVERITIES,
-    Basis,
-    JournalCopy,
+    ClusterSnapshot,
     Kind,
     ReadCounts,
+    ReplayedJournal,
     Suspect,
     VerifyResult,
     check_journal,
@@ -59,7 +59,7 @@ from l0gc.inspect.verify.findings import (
     placed,
     unread_log,
 )
-from l0gc.inspect.verify.reading import (
+from l0gc.inspect.verify.replay import (
     block_faults,
     controller_faults,
     l1_fault,
@@ -152,8 +152,8 @@ def verify(
     """
     started = time.monotonic()
     now_ms = cluster.store.now_ms()
-    basis, suspects = read_basis(cluster, now_ms, young_after_ms=now_ms - min_age_ms)
-    state, published = basis.state, basis.published
+    snapshot, suspects = read_snapshot(cluster, now_ms, young_after_ms=now_ms - min_age_ms)
+    state, published = snapshot.state, snapshot.published
     if published is not None:
         newest, reached = max(published.watermark, published.cluster_epoch), min(published.cluster_epoch, state.epoch)
         if newest > reached:
@@ -168,19 +168,19 @@ def verify(
     listed = published.listed_objects if published is not None else -1
     slots = max(workers.slots, listed // _OBJECTS_A_TASK)
     readers = 1 if workers.engine == LOCAL else min(slots, state.journals)
-    cut = Cut(basis, slots, 1 if workers.engine == LOCAL else slots)
+    cut = Cut(snapshot, slots, 1 if workers.engine == LOCAL else slots)
     workers.say(f"reading the journals and the listings{' and every object' if deep else ''}")
     parts = workers.flow(
         range(state.journals),
-        Stage(readers, partial(_read_journals, basis, cut, deep)),
-        Stage(cut.tasks, partial(_compare, basis, readers, deep)),
-        Stage(readers, partial(_read_again, basis, deep, max_findings)),
+        Stage(readers, partial(_read_journals, snapshot, cut, deep)),
+        Stage(cut.tasks, partial(_compare, snapshot, readers, deep)),
+        Stage(readers, partial(_read_again, snapshot, deep, max_findings)),
     )
-    parts += _read_again(basis, deep, max_findings, cluster, suspects)
+    parts += _read_again(snapshot, deep, max_findings, cluster, suspects)
 
     counts = sum((kinds for _, kinds, _ in parts), Counter[Kind]())
     first = heapq.nsmallest(max_findings, (s for _, _, findings in parts for s in findings), key=finding_order)
-    result = result_of(basis, counts, _searched(cluster, first), deep=deep)
+    result = result_of(snapshot, counts, _searched(cluster, first), deep=deep)
     for name, n in sum((seen for seen, _, _ in parts), Counter[str]()).items():
         setattr(result.checked if hasattr(result.checked, name) else result, name, n)
     result.engine, result.engine_reason = workers.engine, workers.reason
@@ -188,22 +188,24 @@ def verify(
     return result
 
 
-def read_basis(cluster: Handles, now_ms: int, *, young_after_ms: int) -> tuple[Basis, list[Suspect]]:
+def read_snapshot(cluster: Handles, now_ms: int, *, young_after_ms: int) -> tuple[ClusterSnapshot, list[Suspect]]:
     """Read M, then the controller, which is compared with it. Return these, and what is wrong with M's object."""
     published, error = published_m(cluster, cluster.controller.snapshot().cluster_id)
     state = cluster.controller.snapshot()
     shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
-    basis = Basis(shown, published, young_after_ms, state.to_be_closed_by(now_ms))
+    snapshot = ClusterSnapshot(shown, published, young_after_ms, state.to_be_closed_by(now_ms))
     unreadable = [] if error is None else [Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=error[1])]
-    return basis, unreadable
+    return snapshot, unreadable
 
 
-def result_of(basis: Basis, counts: Counter[Kind], listed: Iterable[Suspect], *, deep: bool) -> VerifyResult:
+def result_of(
+    snapshot: ClusterSnapshot, counts: Counter[Kind], listed: Iterable[Suspect], *, deep: bool
+) -> VerifyResult:
     """Return the result of a run, given the number of suspects of each kind and some of them."""
-    state = basis.state
+    state = snapshot.state
     return VerifyResult(
         state.epoch,
-        basis.watermark,
+        snapshot.watermark,
         deep,
         findings=[finding_of(s) for s in listed],
         total=counts.total(),
@@ -260,9 +262,9 @@ class Cut:
         parts: about how many ranges to cut each of the two listings into.
     """
 
-    def __init__(self, basis: Basis, parts: int, tasks: int) -> None:
+    def __init__(self, snapshot: ClusterSnapshot, parts: int, tasks: int) -> None:
         self.tasks = tasks
-        ranges = [*of_shards(basis.layout, parts), *l1_ranges(basis.state, parts)]
+        ranges = [*of_shards(snapshot.layout, parts), *l1_ranges(snapshot.state, parts)]
         ends = {(r.folder, r.end or _LAST): r for r in ranges}
         self._ends = sorted(ends)
         self._ranges = [ends[end] for end in self._ends]
@@ -299,7 +301,7 @@ class References(NamedTuple):
 
 
 def _read_journals(
-    basis: Basis, cut: Cut, deep: bool, cluster: Handles, journals: Iterable[int]
+    snapshot: ClusterSnapshot, cut: Cut, deep: bool, cluster: Handles, journals: Iterable[int]
 ) -> Iterator[tuple[int, Any]]:
     """Read the journals one after another, since each may be large. The first result names the ranges of each task."""
     for journal in journals:
@@ -307,12 +309,12 @@ def _read_journals(
             yield from ((task, keys) for task in range(cut.tasks) for keys in cut.share(task))
         suspects: list[Suspect] = []
         try:
-            copy = read_copy(cluster, journal, basis.published, deep=deep)
+            copy = read_copy(cluster, journal, snapshot.published, deep=deep)
         except CorruptObjectError as e:
             suspects.append(unread_log(journal, e))
         else:
-            suspects += check_journal(copy, basis)
-            for topic, state in placed(copy, basis):
+            suspects += check_journal(copy, snapshot)
+            for topic, state in placed(copy, snapshot):
                 for objects in in_chunks(state.objects, _REFERENCES_AT_ONCE):
                     places = np.array([(journal, topic.revision, *first_place(o), False) for o in objects], PLACE)
                     yield from References([o.key for o in objects], places, objects if deep else []).by_task(cut, "")
@@ -369,7 +371,7 @@ class Observations:
 
 
 def _compare(
-    basis: Basis, readers: int, deep: bool, cluster: Handles, sent: Iterable[Any]
+    snapshot: ClusterSnapshot, readers: int, deep: bool, cluster: Handles, sent: Iterable[Any]
 ) -> Iterator[tuple[int, Suspect | Observations]]:
     """List a task's share, and compare it with the references to it.
 
@@ -397,7 +399,7 @@ def _compare(
             case _:
                 yield addressed(item)
     # No reference comes after this, so the listing is newer than all of them.
-    comparison = _Comparison(cluster, basis, references, doubtful)
+    comparison = _Comparison(cluster, snapshot, references, doubtful)
     for suspects, seen in cluster.parallel.map(comparison.read, ranges):
         yield from map(addressed, suspects)
         yield addressed(seen)
@@ -412,8 +414,10 @@ class _Comparison:
     A listed object is removed from `_first`, so the missing ones remain.
     """
 
-    def __init__(self, cluster: Handles, basis: Basis, references: Sequence[References], doubtful: set[int]) -> None:
-        self._cluster, self._basis, self._layout, self._doubtful = cluster, basis, basis.layout, doubtful
+    def __init__(
+        self, cluster: Handles, snapshot: ClusterSnapshot, references: Sequence[References], doubtful: set[int]
+    ) -> None:
+        self._cluster, self._snapshot, self._layout, self._doubtful = cluster, snapshot, snapshot.layout, doubtful
         self._keys = [k for r in references for k in r.keys]
         self._places: Rows = np.concatenate([np.empty(0, PLACE), *(r.places for r in references)])
         self._expected: Rows = self._places["expected"]
@@ -434,7 +438,7 @@ class _Comparison:
     def _suspect(self, n: int, kind: Kind) -> Suspect:
         """Return a suspect about the reference with that number."""
         journal, revision, partition, offset, expected, _ = self._places[n].tolist()
-        topic = self._basis.live[revision].name
+        topic = self._snapshot.live[revision].name
         return Suspect(kind, journal, topic, revision, partition, self._keys[n], offset, expected)
 
     def missing(self) -> Iterator[Suspect]:
@@ -452,7 +456,7 @@ class _Comparison:
         return suspects, seen
 
     def _l0(self, page: ListedPage, suspects: list[Suspect], seen: Observations) -> None:
-        basis, counts, expected = self._basis, seen.counts, self._expected
+        snapshot, counts, expected = self._snapshot, seen.counts, self._expected
         for key, size, epoch in zip(page.keys, page.sizes, self._layout.epochs(page.keys), strict=True):
             refs = self._take(key)
             short = [n for n in refs if expected[n] > size]
@@ -461,10 +465,10 @@ class _Comparison:
             elif epoch < 0:
                 counts["unparsable_keys"] += 1
                 continue
-            elif epoch > basis.state.epoch:
+            elif epoch > snapshot.state.epoch:
                 seen.add_ahead(epoch, 1, key)
             elif not refs:
-                kind = "eligible" if epoch <= basis.watermark else "waiting"
+                kind = "eligible" if epoch <= snapshot.watermark else "waiting"
                 counts[f"{kind}_objects"] += 1
                 counts[f"{kind}_bytes"] += size
             counts["l0_objects"] += 1
@@ -475,7 +479,7 @@ class _Comparison:
             refs = self._take(key)
             suspects += [self._suspect(n, Kind.L1_SIZE) for n in refs if expected[n] != size]
             parsed = parse_level_one(key)
-            owner, journal = self._basis.owner(parsed)
+            owner, journal = self._snapshot.owner(parsed)
             if refs:
                 pass
             elif parsed is None or owner == FOREIGN:
@@ -483,7 +487,7 @@ class _Comparison:
                 continue
             elif owner == DELETED:
                 counts["deleted_topic_objects"] += 1
-            elif owner == LATER or modified_ms > self._basis.young_after_ms or journal in self._doubtful:
+            elif owner == LATER or modified_ms > self._snapshot.young_after_ms or journal in self._doubtful:
                 counts["young_l1_objects"] += 1
             else:
                 p = parsed.id
@@ -525,7 +529,7 @@ class _Comparison:
 
 
 def _read_again(
-    basis: Basis, deep: bool, max_findings: int, cluster: Handles, sent: Iterable[Suspect | Observations]
+    snapshot: ClusterSnapshot, deep: bool, max_findings: int, cluster: Handles, sent: Iterable[Suspect | Observations]
 ) -> Iterator[tuple[Counter[str], Counter[Kind], list[Suspect]]]:
     """Yield a task's observations and its findings: the number of each kind, and the first of them."""
     suspects, seen = list[Suspect](), Observations()
@@ -535,9 +539,10 @@ def _read_again(
         else:
             seen.add(item)
     for epoch, (objects, key) in seen.ahead.items():
-        text = f"{count(objects, 'object is', 'objects are')} at epoch {epoch}, above the cluster epoch {basis.state.epoch}"
+        number = count(objects, "object is", "objects are")
+        text = f"{number} at epoch {epoch}, above the cluster epoch {snapshot.state.epoch}"
         suspects.append(Suspect(Kind.EPOCH_AHEAD, key=key, expected=epoch, detail=text))
-    still = confirm(cluster, basis, suspects, deep=deep)
+    still = confirm(cluster, snapshot, suspects, deep=deep)
     first = heapq.nsmallest(max_findings, still, key=finding_order)
     yield seen.counts, Counter(s.kind for s in still), first
 
@@ -547,7 +552,9 @@ def finding_order(s: Suspect) -> tuple[Any, ...]:
     return s.topic, s.revision, s.partition, s.kind, s.offset, s.key, s.journal
 
 
-def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep: bool = False) -> list[Suspect]:
+def confirm(
+    cluster: Handles, snapshot: ClusterSnapshot, suspects: Iterable[Suspect], *, deep: bool = False
+) -> list[Suspect]:
     """Return the suspects that a second reading confirms as findings, with its details.
 
     The bucket changes while it is read, so the listing, a journal and an object show different moments. The order of the
@@ -573,7 +580,7 @@ def confirm(cluster: Handles, basis: Basis, suspects: Iterable[Suspect], *, deep
         for chunk in in_chunks(group, _SUSPECTS_AT_ONCE):
             again = cluster.parallel.map(partial(_object_again_or_not, cluster, deep), chunk)
             seen += (s for s in again if s is not None)
-        still += _journal_again(cluster, basis, journal, seen, deep=deep) if journal >= 0 and seen else seen
+        still += _journal_again(cluster, snapshot, journal, seen, deep=deep) if journal >= 0 and seen else seen
     if not still:
         return []
     state = cluster.controller.snapshot()
@@ -624,19 +631,19 @@ def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None
 
 
 def _journal_again(
-    cluster: Handles, basis: Basis, journal: int, suspects: Sequence[Suspect], *, deep: bool
+    cluster: Handles, snapshot: ClusterSnapshot, journal: int, suspects: Sequence[Suspect], *, deep: bool
 ) -> list[Suspect]:
     """Return the suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
     still: list[Suspect | None] = [s for s in suspects if s.kind in _AS_SEEN]
     try:
-        copy = read_copy(cluster, journal, basis.published, deep=deep)
+        copy = read_copy(cluster, journal, snapshot.published, deep=deep)
     except UnansweredObjectError as e:
         log = unread_log(journal, e)
         return [s for s in still if s is not None and s.place != log.place] + [log]
     except CorruptObjectError as e:
         still += [_with(s, str(e)) for s in suspects if s.kind == Kind.LOG_UNREADABLE]
         return [s for s in still if s is not None]
-    again = check_journal(copy, basis)
+    again = check_journal(copy, snapshot)
     if any(s.kind in DOUBTFUL for s in again):
         suspects = [s for s in suspects if s.kind != Kind.L1_ORPHAN]
     places = {s.place for s in suspects}
@@ -648,7 +655,7 @@ def _journal_again(
     return [s for s in still if s is not None]
 
 
-def _l0_again(copy: JournalCopy, revision: int, suspects: Sequence[Suspect]) -> Iterator[Suspect | None]:
+def _l0_again(copy: ReplayedJournal, revision: int, suspects: Sequence[Suspect]) -> Iterator[Suspect | None]:
     needed = needs(copy.state, revision, {s.key for s in suspects})
     for s in suspects:
         for o in needed.get(s.key, ()):
@@ -661,7 +668,7 @@ def _l0_again(copy: JournalCopy, revision: int, suspects: Sequence[Suspect]) -> 
                 break
 
 
-def _l1_again(copy: JournalCopy, p: PartitionId, suspects: Sequence[Suspect]) -> Iterator[Suspect | None]:
+def _l1_again(copy: ReplayedJournal, p: PartitionId, suspects: Sequence[Suspect]) -> Iterator[Suspect | None]:
     if copy.state.closed(p.revision):
         return
     topic = copy.state.topic(p.revision)

@@ -30,7 +30,7 @@ from l0gc.errors import CorruptObjectError, NotFoundError, ObjectNotFoundError, 
 from l0gc.formatting import count, moment
 from l0gc.inspect.verify.findings import (
     DOUBTFUL,
-    Basis,
+    ClusterSnapshot,
     Kind,
     ShadowProof,
     Suspect,
@@ -41,8 +41,8 @@ from l0gc.inspect.verify.findings import (
     placed,
     unread_log,
 )
-from l0gc.inspect.verify.reading import read_copy
-from l0gc.inspect.verify.run import MAX_FINDINGS, confirm, finding_order, read_basis, result_of
+from l0gc.inspect.verify.replay import read_copy
+from l0gc.inspect.verify.run import MAX_FINDINGS, confirm, finding_order, read_snapshot, result_of
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.redaction import without_secrets
 from l0gc.storage.entry import Place
@@ -110,22 +110,22 @@ def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyRes
             "no shadow run is on record, so there is nothing to verify; l0gc sweep --shadow and l0gc gc --shadow leave one"
         )
     now_ms = cluster.store.now_ms()
-    basis, suspects = read_basis(cluster, now_ms, young_after_ms=0)
+    snapshot, suspects = read_snapshot(cluster, now_ms, young_after_ms=0)
     bounds = [r.summary.bound for r in runs if r.summary is not None]
-    needs = _Needs(max([basis.watermark, *bounds]))
+    needs = _Needs(max([snapshot.watermark, *bounds]))
     proof = ShadowProof(runs=len(runs), since_ms=runs[0].started_ms, until_ms=now_ms)
-    for journal in range(basis.state.journals):
-        suspects += _read_journal(cluster, basis, journal, runs, needs, proof)
+    for journal in range(snapshot.state.journals):
+        suspects += _read_journal(cluster, snapshot, journal, runs, needs, proof)
     if logs is not None:
-        _read_access_logs(cluster, basis, logs, needs, proof)
-    pins = [p for p in basis.state.pins.values() if p.in_effect and not p.level_one]
+        _read_access_logs(cluster, snapshot, logs, needs, proof)
+    pins = [p for p in snapshot.state.pins.values() if p.in_effect and not p.level_one]
     for run in runs:
         suspects += _needed(cluster, run, pins, needs, proof)
 
-    found = confirm(cluster, basis, suspects)
+    found = confirm(cluster, snapshot, suspects)
     proof.sum_up("none was needed" if not found else f"stop: {count(len(found), 'finding')} of l0gc verify --shadow")
     first = heapq.nsmallest(MAX_FINDINGS, found, key=finding_order)
-    result = result_of(basis, Counter(s.kind for s in found), first, deep=False)
+    result = result_of(snapshot, Counter(s.kind for s in found), first, deep=False)
     result.shadow, result.seconds = proof, time.monotonic() - started
     return result
 
@@ -165,14 +165,19 @@ def _end_of(ends: dict[str, LogEnd], journal: int, unknown: int) -> int:
 
 
 def _read_journal(
-    cluster: Handles, basis: Basis, journal: int, runs: Sequence[RunEntry], needs: _Needs, proof: ShadowProof
+    cluster: Handles,
+    snapshot: ClusterSnapshot,
+    journal: int,
+    runs: Sequence[RunEntry],
+    needs: _Needs,
+    proof: ShadowProof,
 ) -> list[Suspect]:
     """Add what a journal needs, and what landed in it since the first run. Return any reason to doubt it."""
     try:
-        copy = read_copy(cluster, journal, basis.published)
+        copy = read_copy(cluster, journal, snapshot.published)
     except CorruptObjectError as e:
         return [unread_log(journal, e)]
-    layout, live = basis.layout, placed(copy, basis)
+    layout, live = snapshot.layout, placed(copy, snapshot)
     for topic, state in live:
         for o, epoch in zip(state.objects, layout.epochs([o.key for o in state.objects]), strict=True):
             if epoch <= needs.limit:
@@ -212,13 +217,15 @@ def _read_journal(
         for offset, found in zip(some, cluster.parallel.map(objects_of, some), strict=True):
             for s in found:
                 needs.landed.setdefault(s.key, []).append((offset, s))
-    return [s for s in check_journal(copy, basis) if s.kind in DOUBTFUL]
+    return [s for s in check_journal(copy, snapshot) if s.kind in DOUBTFUL]
 
 
 # -- access logs ---------------------------------------------------------------------------------------------------------
 
 
-def _read_access_logs(cluster: Handles, basis: Basis, logs: AccessLogs, needs: _Needs, proof: ShadowProof) -> None:
+def _read_access_logs(
+    cluster: Handles, snapshot: ClusterSnapshot, logs: AccessLogs, needs: _Needs, proof: ShadowProof
+) -> None:
     """Add the readers of L0 objects at or below the limit. Raises `UsageError` if a file is not such a log."""
     proof.log_lines = 0
 
@@ -235,7 +242,7 @@ def _read_access_logs(cluster: Handles, basis: Basis, logs: AccessLogs, needs: _
                 continue
             lines, times = lines + 1, [min([ms, *times]), max([ms, *times])]
             name = unquote(unquote(m["key"]))  # S3 encodes it twice
-            parsed = basis.layout.parse(name.removeprefix(logs.prefix)) if name.startswith(logs.prefix) else None
+            parsed = snapshot.layout.parse(name.removeprefix(logs.prefix)) if name.startswith(logs.prefix) else None
             wanted = m["bucket"] == logs.bucket and m["operation"].endswith(_READS) and m["status"].startswith("2")
             if parsed is not None and parsed.epoch <= needs.limit and wanted:
                 who = without_secrets(m["requester"])

@@ -98,7 +98,7 @@ class Controller:
             ClusterMismatchError: it is not the expected cluster.
         """
         with self.replica.lock:
-            return self._look_here().copy()
+            return self._catch_up_here().copy()
 
     @property
     def looked(self) -> bool:
@@ -124,14 +124,14 @@ class Controller:
                 and self.replica.state.epoch >= at_least
             )
             if not fresh:
-                self._look_here()
+                self._catch_up_here()
             return self.replica.state.epoch
 
     def layout(self) -> KeyLayout:
         self.epoch()
         return KeyLayout(self.replica.state.key_template, self.replica.state.shards)
 
-    def _look(self) -> ControllerState:
+    def _catch_up(self) -> ControllerState:
         """Return the newest state; before the first reading, check that this l0gc supports the format."""
         if self._format is None:
             self._format = check_format(self._store)
@@ -142,8 +142,8 @@ class Controller:
                 raise refuse_without_format()
         return state
 
-    def _look_here(self) -> ControllerState:
-        state = self._look()
+    def _catch_up_here(self) -> ControllerState:
+        state = self._catch_up()
         self._check(state)
         self._looked_at = self._runtime.clock.monotonic()
         return state
@@ -177,7 +177,7 @@ class Controller:
             return entry
 
         with self.replica.lock:
-            state = self._look()
+            state = self._catch_up()
             landed = False
             if (entry := decide_here(state)) is not None:
                 self.replica.payload(entry)
@@ -421,7 +421,7 @@ class Controller:
         KIP-360's unknown producer fencing; see `ControllerState.may_begin`.
         """
         with self.replica.lock:
-            state = self._look()
+            state = self._catch_up()
             as_of_ms = self.replica.as_of_ms
             assert as_of_ms is not None
             return state.may_begin(producer_id, epoch, run, self.store_time.settle(as_of_ms))

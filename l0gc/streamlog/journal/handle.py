@@ -126,7 +126,7 @@ class JournalHandle:
     threads.
 
     Attributes:
-        judged: whether it was readable when it was checked for a set back (hazard 38).
+        checked: whether it was readable when it was checked for a set back (hazard 38).
         unread: the reading that never succeeded; the journal then accepts nothing.
     """
 
@@ -137,7 +137,7 @@ class JournalHandle:
         self._controller = controller
         self.replica = Replica(log, JournalMachine(journal), runtime, as_of=as_of)
         self.unread: UnitSummary | None = None
-        self.judged = False
+        self.checked = False
         # Without the replica's lock: its holder may be waiting for the fence's. The fence is a hint; the append is decided
         # under the lock.
         self.fence = EpochFence(journal, lambda: self.replica.peek().window)
@@ -174,7 +174,7 @@ class JournalHandle:
         """
         appended = AppendResult()
         if self.unread is not None:
-            appended.error = self.not_judged(self.unread)
+            appended.error = self.unchecked_error(self.unread)
             return appended
         for epoch, group in groupby(objects, key=lambda o: o.epoch):
             try:
@@ -347,11 +347,11 @@ class JournalHandle:
 
     def _propose(self, decide: Callable[[JournalState], JournalEntry | None], *, whole: bool = False) -> bool:
         if self.unread is not None:
-            raise self.not_judged(self.unread)
+            raise self.unchecked_error(self.unread)
         self.replica.catch_up(whole=whole)
         return self.replica.propose(lambda state, offset: decide(state), whole=whole) is not None
 
-    def not_judged(self, unread: UnitSummary) -> L0gcError:
+    def unchecked_error(self, unread: UnitSummary) -> L0gcError:
         """Return the error for what is skipped because of a reading; a retry helps only if nothing is damaged."""
         text = f"whether journal {self.journal} was set back is not known: {unread.error}"
         if unread.damaged:

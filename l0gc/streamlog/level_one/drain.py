@@ -155,7 +155,7 @@ class _Commit(Editor):
         super().__init__(cluster.journal(take.journal), take.topics, self._result.errors)
 
     def run(self, files: Mapping[int, Rows], faults: Sequence[Fault]) -> DrainResult:
-        with self.alone():
+        with self.recording_errors():
             ordered = {revision: in_order(rows) for revision, rows in files.items()}
             landed = self.land(DRAIN, self._epoch, [(r, {"added": rows}) for r, rows in ordered.items()])
             result = self._result

@@ -33,7 +33,7 @@ class Editor:
         self.handle, self.topics, self.errors = handle, topics, errors
 
     @contextmanager
-    def alone(self, *also: type[L0gcError]) -> Iterator[None]:
+    def recording_errors(self, *also: type[L0gcError]) -> Iterator[None]:
         """Record what goes wrong with the journal among the errors. Raises `StoreError`, unless it is recorded also."""
         recorded: tuple[type[L0gcError], ...] = (
             CorruptObjectError, ObjectNotFoundError, ProtocolError, UsageError, *also,

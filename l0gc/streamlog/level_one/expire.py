@@ -204,7 +204,7 @@ def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run
 
     def one(part: tuple[int, list[Topic]]) -> ExpireResult:
         run = _Expiry(cluster, *part, wanted, dry_run, shown)
-        with run.alone(StoreError):
+        with run.recording_errors(StoreError):
             run.run()
         return run.result
 

@@ -416,7 +416,7 @@ def _land(cluster: Handles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: 
     for journal, holes in sorted(of_journal.items()):
         editor = Editor(cluster.journal(journal), {one.topic.revision: one.topic for one, _ in holes}, [])
         landed = LandedEdit()
-        with editor.alone():
+        with editor.recording_errors():
             landed = editor.land(GIVE_UP, epoch, ((one.topic.revision, {"added": row}) for one, row in holes))
         for one, row in holes:
             hole = Hole.of(one.topic.id(one.partition), l1_file(row[0]))

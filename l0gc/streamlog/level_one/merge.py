@@ -33,7 +33,7 @@ from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.merge_plan import Drain, MergeGroup, MergeRule, drains_of, merges_of
-from l0gc.streamlog.level_one.plan import Window, few_at_once, judged, windows_of, writers_of
+from l0gc.streamlog.level_one.plan import Window, checked_windows, few_at_once, windows_of, writers_of
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
     return any(few_at_once(cluster, lambda share: _ShareMerge(cluster, share).is_due(), shares))
 
 
-def merge_basis(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int | None:
+def merge_fingerprint(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int | None:
     """Return a number for what decides whether there is anything to merge, as of the journals' last reading, without their
     L1 rows; None if a journal cannot be read. It differs if L1 objects were added or removed, or the rule changed.
     """
@@ -174,7 +174,7 @@ def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEF
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
     shares = _whole_journals(cluster, cluster.controller.snapshot(), topic, rule)
-    shares = [s for s in shares if judged([s.window], unread)]
+    shares = [s for s in shares if checked_windows([s.window], unread)]
     found = cluster.parallel.map(lambda share: _ShareMerge(cluster, share).plan(), shares)
     plan = MergePlan([(share, result) for share, (result, _) in zip(shares, found, strict=True)])
     plan.total.errors += unread.values()
@@ -239,7 +239,7 @@ class _ShareMerge(Editor):
 
     def run(self) -> MergeResult:
         """Do the merges of the share, round by round."""
-        with self.alone():
+        with self.recording_errors():
             self._merge_all()
         self._result.partitions = len(self._partitions)
         return self._result
@@ -247,7 +247,7 @@ class _ShareMerge(Editor):
     def plan(self) -> tuple[MergeResult, list[Drain]]:
         """Count the merges of the share, and return its drains."""
         drains: list[Drain] = []
-        with self.alone():
+        with self.recording_errors():
             states = self.states()
             drains += self._drains(states)
             for m in self._merges(states):
@@ -257,7 +257,7 @@ class _ShareMerge(Editor):
 
     def is_due(self) -> bool:
         found = False
-        with self.alone():
+        with self.recording_errors():
             states = self.states()
             found = any(True for _ in chain(self._drains(states), self._merges(states)))
         return found or bool(self.errors)

@@ -149,7 +149,7 @@ def windows_of(state: ControllerState, topic: str | None, up_to: int = MAX_EPOCH
     return [Window(journal, {t.revision: t for t in topics}, epoch=up_to) for journal, topics in wanted.items()]
 
 
-def judged(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
+def checked_windows(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
     """Return those of the journals that are known not to be set back (hazard 38)."""
     return [w for w in windows if f"journal {w.journal}" not in unread]
 

@@ -41,9 +41,9 @@ from l0gc.streamlog.level_one.plan import (
     ObjectRead,
     Round,
     Window,
+    checked_windows,
     choose_steps,
     is_unreconciled,
-    judged,
     make_round,
     plan_journal,
     still_there,
@@ -142,7 +142,7 @@ def reconcile(
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
     state = cluster.controller.snapshot()
-    windows = judged(windows_of(state, topic, MAX_EPOCH if up_to is None else up_to), unread)
+    windows = checked_windows(windows_of(state, topic, MAX_EPOCH if up_to is None else up_to), unread)
     result.errors += unread.values()
     taken, waiting = 0, dict[int, int]()
     workers.say("reading the journals")
@@ -382,7 +382,7 @@ class Commit(Editor):
         Raises:
             StoreError: the store does not answer, or refuses access.
         """
-        with self.alone():
+        with self.recording_errors():
             revisions = sorted(r for r in {**files, **shared} if len(files.get(r, ())) or shared.get(r))
             ordered = {r: in_order(files.get(r, NO_L1_ROWS)) for r in revisions}
             self.handle.catch_up()

@@ -17,7 +17,7 @@ from l0gc.collect.record import summary_key, write_summary
 from l0gc.errors import UsageError
 from l0gc.inspect import causes as codes
 from l0gc.inspect.overview import Cause
-from l0gc.inspect.reading import garbage_of, read_overview
+from l0gc.inspect.overview_reader import garbage_of, read_overview
 from l0gc.inspect.report import facts as facts_of
 from l0gc.inspect.report.facts import (
     HEALTHY,

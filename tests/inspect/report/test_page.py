@@ -17,7 +17,7 @@ from l0gc.collect.deletion import Pause
 from l0gc.collect.history import RunEntry
 from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.overview import Cause, DatedHolder, Overview, PinCost
-from l0gc.inspect.reading import garbage_of
+from l0gc.inspect.overview_reader import garbage_of
 from l0gc.inspect.report.facts import (
     HEALTHY,
     NEEDS_YOU,

@@ -17,9 +17,9 @@ from l0gc.inspect.verify.findings import (
     FOREIGN,
     LATER,
     LIVE,
-    Basis,
-    JournalCopy,
+    ClusterSnapshot,
     Kind,
+    ReplayedJournal,
     Suspect,
     check_journal,
     described,
@@ -57,25 +57,27 @@ def events(state: JournalState) -> TopicState:
     return state.topics[REVISION]
 
 
-def basis(watermark: int = 4, epoch: int = 9, *topics: Topic) -> Basis:
+def snapshot(watermark: int = 4, epoch: int = 9, *topics: Topic) -> ClusterSnapshot:
     state = ControllerState("ours", LAYOUT.shards, epoch=epoch, journals=2)
     state.topics = {t.name: t for t in topics or (EVENTS,)}
     state.deleted = [DeletedTopic(GONE, 8)]
-    return Basis(state, PublishedWatermark("ours", watermark, watermark, 0), 1000)
+    return ClusterSnapshot(state, PublishedWatermark("ours", watermark, watermark, 0), 1000)
 
 
-def check(state: JournalState, against: Basis | None = None, *, journal: int = 0, **faults: str) -> list[Suspect]:
+def check(
+    state: JournalState, against: ClusterSnapshot | None = None, *, journal: int = 0, **faults: str
+) -> list[Suspect]:
     of_log = [(Kind[kind.upper()], text) for kind, text in faults.items()]
-    return check_journal(JournalCopy(journal, state, Place(9), of_log), against or basis())
+    return check_journal(ReplayedJournal(journal, state, Place(9), of_log), against or snapshot())
 
 
-def found(state: JournalState, against: Basis | None = None) -> list[tuple[str, int, int]]:
+def found(state: JournalState, against: ClusterSnapshot | None = None) -> list[tuple[str, int, int]]:
     return [(s.kind, s.partition, s.offset) for s in check(state, against)]
 
 
 def test_a_healthy_journal_gives_nothing() -> None:
     assert check(healthy()) == []
-    assert check(JournalState(), basis(-1)) == []
+    assert check(JournalState(), snapshot(-1)) == []
 
 
 def test_what_is_wrong_with_the_log_itself_is_named_by_its_folder() -> None:
@@ -87,18 +89,18 @@ def test_what_is_wrong_with_the_log_itself_is_named_by_its_folder() -> None:
 
 
 def test_a_live_object_below_m_is_found_once() -> None:
-    assert found(healthy(), basis(5)) == [(Kind.LIVE_BELOW_WATERMARK, 0, 10)]
-    assert found(healthy(), basis(6)) == [(Kind.LIVE_BELOW_WATERMARK, 0, 10), (Kind.LIVE_BELOW_WATERMARK, 0, 15)]
-    assert "10 unreconciled records of 2 partitions, at epoch 5" in check(healthy(), basis(5))[0].detail
+    assert found(healthy(), snapshot(5)) == [(Kind.LIVE_BELOW_WATERMARK, 0, 10)]
+    assert found(healthy(), snapshot(6)) == [(Kind.LIVE_BELOW_WATERMARK, 0, 10), (Kind.LIVE_BELOW_WATERMARK, 0, 15)]
+    assert "10 unreconciled records of 2 partitions, at epoch 5" in check(healthy(), snapshot(5))[0].detail
 
 
 def test_an_m_above_a_journals_bound_is_found_without_live_objects() -> None:
     j = Journal()
     j.apply(Advance(5))
     j.apply(Advance(6))
-    assert found(j.state, basis(4)) == []
-    assert found(j.state, basis(5)) == [(Kind.WATERMARK_AHEAD, 0, -1)]
-    assert found(JournalState(), basis(3)) == [(Kind.WATERMARK_AHEAD, 0, -1)]
+    assert found(j.state, snapshot(4)) == []
+    assert found(j.state, snapshot(5)) == [(Kind.WATERMARK_AHEAD, 0, -1)]
+    assert found(JournalState(), snapshot(3)) == [(Kind.WATERMARK_AHEAD, 0, -1)]
 
 
 def test_a_key_of_another_epoch_or_of_another_shape_is_found() -> None:
@@ -116,7 +118,7 @@ def test_a_live_key_below_m_is_found_whatever_its_recorded_epoch() -> None:
 
 
 def test_a_window_above_the_cluster_epoch_is_found() -> None:
-    (s,) = check(healthy(), basis(4, 5))
+    (s,) = check(healthy(), snapshot(4, 5))
     assert (s.kind, s.expected) == (Kind.EPOCH_AHEAD, 6)
 
 
@@ -124,13 +126,13 @@ def test_a_window_above_the_cluster_epoch_is_found() -> None:
 
 
 def test_a_topic_that_is_placed_elsewhere_is_found() -> None:
-    (s,) = check(healthy(), basis(-1, 9, Topic("events", REVISION, 4, (1,), TOPIC_ID)))
+    (s,) = check(healthy(), snapshot(-1, 9, Topic("events", REVISION, 4, (1,), TOPIC_ID)))
     assert (s.kind, s.topic, s.partition) == (Kind.TOPIC_MISPLACED, "events", -1)
     assert "placed in journal 1" in s.detail
 
 
 def test_a_partition_outside_of_the_journals_run_is_found() -> None:
-    (s,) = check(healthy(), basis(-1, 9, Topic("events", REVISION, 4, (0, 1), TOPIC_ID)))
+    (s,) = check(healthy(), snapshot(-1, 9, Topic("events", REVISION, 4, (0, 1), TOPIC_ID)))
     assert (s.kind, s.detail) == (
         Kind.TOPIC_MISPLACED,
         "it holds partition 2 of topic 'events', and the controller has placed partitions 0 to 1 there",
@@ -140,26 +142,26 @@ def test_a_partition_outside_of_the_journals_run_is_found() -> None:
 def test_a_topic_that_the_controller_never_created_is_found() -> None:
     """The controller log was restored from a backup, and may have given the revision to another topic since."""
     for topic in (Topic("events", REVISION, 4, (0,), "another"), Topic("events", 2, 4, (0,), TOPIC_ID)):
-        (s,) = check(healthy(), basis(-1, 9, topic))
+        (s,) = check(healthy(), snapshot(-1, 9, topic))
         assert (s.kind, s.revision, s.topic) == (Kind.TOPIC_UNKNOWN, REVISION, "")
 
 
 def test_a_topic_that_is_newer_than_the_snapshot_is_not_judged() -> None:
     j = Journal()
     j.land(extents_of(12, revision=10))
-    assert {k for k, _, _ in found(j.state, basis(-1))} == {Kind.EPOCH_AHEAD}  # which the second reading decides on
+    assert {k for k, _, _ in found(j.state, snapshot(-1))} == {Kind.EPOCH_AHEAD}  # which the second reading decides on
 
 
 def test_a_deleted_topic_is_not_judged() -> None:
     j = Journal()
     j.land(extents_of(5, {0: 1}, key="foreign", revision=4, topic_id="id-of-gone"))
-    assert check(j.state, basis(9, 9, Topic("late", 9, 1, (1,), "id"))) == []
+    assert check(j.state, snapshot(9, 9, Topic("late", 9, 1, (1,), "id"))) == []
     j.apply(Closed([ClosedTopic(4)]))
-    assert check(j.state, basis(9, 9, Topic("late", 9, 1, (1,), "id"))) == []
+    assert check(j.state, snapshot(9, 9, Topic("late", 9, 1, (1,), "id"))) == []
 
 
 def test_a_topic_deleted_long_ago_must_be_closed_everywhere() -> None:
-    late = replace(basis(-1), to_be_closed=[GONE])
+    late = replace(snapshot(-1), to_be_closed=[GONE])
     j = Journal()
     (s,) = check(j.state, late, journal=GONE.journals[0])
     assert (s.kind, s.topic, s.revision) == (Kind.TOPIC_UNCLOSED, GONE.name, GONE.revision)
@@ -172,12 +174,12 @@ def test_a_live_topic_that_has_ended_in_its_journal_is_found() -> None:
     state = healthy()
     del state.topics[REVISION]
     state.closed_revisions = np.array([REVISION])
-    assert found(state, basis(8)) == [(Kind.STATE_BROKEN, -1, -1)]
+    assert found(state, snapshot(8)) == [(Kind.STATE_BROKEN, -1, -1)]
 
 
 def test_only_what_belongs_in_the_journal_has_to_be_in_the_bucket() -> None:
     def named(live: Topic) -> list[str]:
-        return [topic.name for topic, _ in placed(JournalCopy(0, healthy(), Place(9), []), basis(4, 9, live))]
+        return [topic.name for topic, _ in placed(ReplayedJournal(0, healthy(), Place(9), []), snapshot(4, 9, live))]
 
     assert named(EVENTS) == ["events"]
     assert named(Topic("events", REVISION, 4, (1,), TOPIC_ID)) == []
@@ -229,11 +231,11 @@ def l1_key_of(partition: PartitionId = P) -> str:
     return level_one(partition, 6, 0, 4, UUID)
 
 
-def topics_of_two() -> Basis:
+def topics_of_two() -> ClusterSnapshot:
     state = ControllerState("ours", 4, epoch=9, journals=6)
     state.topics = {"events": STREAM, "events-3.b": Topic("events-3.b", 5, 1, (0,), "id-b")}
     state.deleted = [DeletedTopic(PAST, 8)]
-    return Basis(state, PublishedWatermark("ours", 4, 9, 0), 1000)
+    return ClusterSnapshot(state, PublishedWatermark("ours", 4, 9, 0), 1000)
 
 
 def test_an_external_log_is_not_compared_with() -> None:

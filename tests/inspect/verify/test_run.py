@@ -12,7 +12,7 @@ from msgspec import structs
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.record import DELETED, RecordedObject, RunRecord
-from l0gc.inspect.verify.findings import Basis, Kind, Suspect, VerifyResult, of_object
+from l0gc.inspect.verify.findings import ClusterSnapshot, Kind, Suspect, VerifyResult, of_object
 from l0gc.inspect.verify.run import confirm, verify
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
 from l0gc.storage.workers import LOCAL, SPARK, LocalWorkers, Stage
@@ -201,14 +201,14 @@ def test_what_is_reconciled_and_swept_while_verify_reads_is_no_finding(when: str
 JOURNAL = journal_log(0)
 
 
-def basis(cluster: Handles, watermark: int = -1) -> Basis:
+def snapshot(cluster: Handles, watermark: int = -1) -> ClusterSnapshot:
     published = PublishedWatermark("", watermark, watermark, 0)
-    return Basis(cluster.controller.snapshot(), published, cluster.store.now_ms())
+    return ClusterSnapshot(cluster.controller.snapshot(), published, cluster.store.now_ms())
 
 
-def found(cluster: Handles, *suspects: Suspect, seen: Basis | None = None) -> list[tuple[str, str]]:
+def found(cluster: Handles, *suspects: Suspect, seen: ClusterSnapshot | None = None) -> list[tuple[str, str]]:
     """What is left of the suspects, as kind and detail. The second reading is another process's."""
-    confirmed = confirm(another_process(cluster), seen or basis(cluster), suspects)
+    confirmed = confirm(another_process(cluster), seen or snapshot(cluster), suspects)
     return [(s.kind, s.detail) for s in confirmed]
 
 
@@ -264,7 +264,7 @@ def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_finding(
     kind: Kind, suspected: Callable[[Handles, Kind], Suspect], damage: Callable[[Handles, str], None]
 ) -> None:
     cluster = loaded_cluster()
-    s, seen = suspected(cluster, kind), basis(cluster)
+    s, seen = suspected(cluster, kind), snapshot(cluster)
     damage(cluster, s.key)
     another_process(cluster).controller.delete_topic("events")  # the deleter dies before it ends it in the journal
     assert found(cluster, s, seen=seen) == []
@@ -295,7 +295,7 @@ def test_rightful_deletion_during_the_second_reading_is_not_a_finding(
     happened = 0
     for moment in range(40):
         cluster = loaded_cluster()
-        s, seen, other = of_l0(cluster, Kind.L0_MISSING), basis(cluster), another_process(cluster)
+        s, seen, other = of_l0(cluster, Kind.L0_MISSING), snapshot(cluster), another_process(cluster)
         left = [moment]
 
         def at_the_moment(
@@ -425,7 +425,7 @@ def test_a_gap_in_the_controller_log_is_read_again() -> None:
 
 def test_an_epoch_that_the_cluster_has_reached_meanwhile_is_no_finding() -> None:
     cluster = loaded_cluster()
-    seen = basis(cluster)
+    seen = snapshot(cluster)
     ahead = Suspect(Kind.EPOCH_AHEAD, key="level_zero/data/…", expected=seen.state.epoch + 1)
     assert len(found(cluster, ahead, seen=seen)) == 1
     another_process(cluster).controller.advance()
@@ -434,7 +434,7 @@ def test_an_epoch_that_the_cluster_has_reached_meanwhile_is_no_finding() -> None
 
 def test_an_upload_begun_after_the_snapshot_is_not_a_finding() -> None:
     cluster = loaded_cluster()
-    seen, other = basis(cluster), another_process(cluster)
+    seen, other = snapshot(cluster), another_process(cluster)
     epoch = other.controller.advance()
     handle_of(other).advance(epoch)
     s = Suspect(Kind.EPOCH_AHEAD, 0, key=JOURNAL, expected=epoch)
@@ -444,7 +444,7 @@ def test_an_upload_begun_after_the_snapshot_is_not_a_finding() -> None:
 def test_an_unclosed_topic_is_a_finding_only_until_closed() -> None:
     cluster = loaded_cluster()
     topic = cluster.controller.delete_topic("events")
-    late = replace(basis(cluster), to_be_closed=[topic])
+    late = replace(snapshot(cluster), to_be_closed=[topic])
     s = Suspect(Kind.TOPIC_UNCLOSED, 0, "events", topic.revision, key=JOURNAL)
     assert [kind for kind, _ in found(cluster, s, seen=late)] == [Kind.TOPIC_UNCLOSED]
     cluster.journal(0).close(topic.revision, topic.topic_id)

@@ -18,14 +18,14 @@ from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.garbage_look import JournalLook
+from l0gc.streamlog.garbage_facts import JournalNames
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import places
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.plan import ObjectRead
 from l0gc.watermark.publication import PublishedWatermark
-from l0gc.watermark.source import ClusterHandle, UnitSummary
+from l0gc.watermark.source import ClusterView, UnitSummary
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant, together
 
 _TEST_ACCEPTED = "tests/streamlog/test_accepted_journal.py"
@@ -39,7 +39,7 @@ _PUBLICATION = "l0gc.watermark.publication"
 _WAITING = "l0gc.streamlog.level_one.plan"
 _STEPS = "l0gc.collect.gc_steps"
 _check_set_back = l0gc.watermark.publication.check_set_back
-_keep = JournalLook._keep
+_keep = JournalNames._keep
 _units = Handles.units
 _accept = JournalHandle.accept_set_back
 _compute_not_due = l0gc.collect.gc_steps.compute_not_due
@@ -116,7 +116,7 @@ def gap_believed(self: SharedLog, offset: int) -> bool:
     "tests/integrations/iceberg/test_typed.py::test_a_restored_controller_log_swaps_no_columns_of_a_table",
     simulated=False,
 )
-def numbers_given_twice(cluster: ClusterHandle, wanted: tuple[int, int]) -> tuple[int, int]:
+def numbers_given_twice(cluster: ClusterView, wanted: tuple[int, int]) -> tuple[int, int]:
     return 0, 0
 
 
@@ -184,13 +184,13 @@ def set_back_unseen() -> AbstractContextManager[Any]:
 
 @instead(
     38,
-    "l0gc/streamlog/garbage_look.py::JournalLook.facts",
+    "l0gc/streamlog/garbage_facts.py::JournalNames.facts",
     "what only the lost part of an accepted log had named is an orphan",
     f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",
     simulated=False,
-    place="l0gc/streamlog/garbage_look.py::JournalLook._keep",
+    place="l0gc/streamlog/garbage_facts.py::JournalNames._keep",
 )
-def lost_are_orphans(self: JournalLook, journal: int, state: JournalState) -> None:
+def lost_are_orphans(self: JournalNames, journal: int, state: JournalState) -> None:
     """What only the lost part of a log had named is an orphan."""
     _keep(self, journal, state)
     self._kept.clear()
@@ -248,7 +248,7 @@ def given_up_on_half_a_memory() -> AbstractContextManager[Any]:
 
 @mutant(
     38,
-    "l0gc/streamlog/level_one/plan.py::judged",
+    "l0gc/streamlog/level_one/plan.py::checked_windows",
     "a journal that could not be read when it was to be judged takes part later",
     f"{_TEST}::test_an_unjudged_journal_is_left_out_though_readable_later",
     simulated=False,
@@ -262,5 +262,5 @@ def unread_goes_on() -> AbstractContextManager[Any]:
             handle.unread = None
         return found
 
-    all_judged = everywhere(_WAITING, "judged", lambda windows, unread: list(windows))
+    all_judged = everywhere(_WAITING, "checked_windows", lambda windows, unread: list(windows))
     return together(method(Handles, "units", units), all_judged)

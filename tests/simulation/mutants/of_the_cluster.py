@@ -23,7 +23,7 @@ from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.entries import Tick
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState
-from l0gc.streamlog.garbage_look import JournalLook
+from l0gc.streamlog.garbage_facts import JournalNames
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.summary import JournalTask
@@ -36,7 +36,7 @@ from l0gc.watermark.publication import (
     read_published,
     watermark_of,
 )
-from l0gc.watermark.source import ClusterHandle, ClusterIdentity, UnitSummary
+from l0gc.watermark.source import ClusterIdentity, ClusterView, UnitSummary
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant
 
 _TEST_COMPUTE = "tests/watermark/test_compute.py"
@@ -178,7 +178,7 @@ def epochs_not_compared() -> AbstractContextManager[Any]:
     f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
 def behind_is_fine(
-    cluster: ClusterHandle, published: PublishedWatermark | None
+    cluster: ClusterView, published: PublishedWatermark | None
 ) -> tuple[ClusterIdentity, PublishedWatermark | None]:
     return cluster.identity(), published
 
@@ -212,7 +212,7 @@ def written_unchecked(self: Controller, decide: Any, *, initialised: bool = True
     simulated=False,
 )
 def revisions_given_twice(
-    cluster: ClusterHandle, units: Collection[int] | None = None, *, names: bool = False, **options: bool
+    cluster: ClusterView, units: Collection[int] | None = None, *, names: bool = False, **options: bool
 ) -> LogCheck:
     return _refuse_if_set_back(cluster, units, **options)
 
@@ -230,14 +230,14 @@ def unknown_topics() -> AbstractContextManager[Any]:
 
 @mutant(
     10,
-    "l0gc/streamlog/garbage_look.py::JournalLook",
+    "l0gc/streamlog/garbage_facts.py::JournalNames",
     "what lies in the folder of a topic that nobody knows is an orphan",
     f"{_TEST_GARBAGE}::test_an_unknown_topics_folder_is_named_and_left",
     f"{_TEST_GARBAGE}::test_a_topic_lost_with_controller_and_journal_keeps_its_l1",
     simulated=False,
 )
 def unknown_folders_go() -> AbstractContextManager[Any]:
-    return method(JournalLook, "_of_unlisted", lambda self, k: Fact(k.epoch, self._lowest, needed=False))
+    return method(JournalNames, "_of_unlisted", lambda self, k: Fact(k.epoch, self._lowest, needed=False))
 
 
 @mutant(

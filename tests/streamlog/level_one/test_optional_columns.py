@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from l0gc.inspect.verify.reading import l1_fault
+from l0gc.inspect.verify.replay import l1_fault
 from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, Record

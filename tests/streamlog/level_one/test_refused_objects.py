@@ -21,7 +21,7 @@ from l0gc.errors import (
     UnansweredObjectError,
 )
 from l0gc.inspect.explain import explain_key
-from l0gc.inspect.reading import read_overview
+from l0gc.inspect.overview_reader import read_overview
 from l0gc.inspect.verify.run import verify
 from l0gc.keys import journal_log
 from l0gc.operations import Read

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from l0gc.inspect.verify.reading import l1_fault
+from l0gc.inspect.verify.replay import l1_fault
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR, columns_of

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from l0gc.errors import CorruptObjectError, StoreError
-from l0gc.inspect.verify.findings import JournalCopy, Kind
-from l0gc.inspect.verify.reading import (
+from l0gc.inspect.verify.findings import Kind, ReplayedJournal
+from l0gc.inspect.verify.replay import (
     block_faults,
     controller_faults,
     l1_fault,
@@ -45,7 +45,7 @@ from tests.support.verify import (
 # -- logs ----------------------------------------------------------------------------------------------------------------
 
 
-def copy_of(cluster: Handles, *, deep: bool = False) -> JournalCopy:
+def copy_of(cluster: Handles, *, deep: bool = False) -> ReplayedJournal:
     return read_copy(cluster, 0, deep=deep)
 
 

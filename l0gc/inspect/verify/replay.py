@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, UnansweredObjectError
-from l0gc.inspect.verify.findings import JournalCopy, Kind
+from l0gc.inspect.verify.findings import Kind, ReplayedJournal
 from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, journal_log, parse_level_one
 from l0gc.storage.log import Folder, SharedLog
 from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there
@@ -40,7 +40,7 @@ _AT_ONCE: Final = 64
 
 def read_copy(
     cluster: Handles, journal: int, published: PublishedWatermark | None = None, *, deep: bool = False
-) -> JournalCopy:
+) -> ReplayedJournal:
     """Return the journal as its log is now.
 
     Args:
@@ -52,7 +52,7 @@ def read_copy(
     """
     replica, faults = _read_log(cluster, journal_log(journal), JournalMachine(journal), deep=deep)
     rewritten = is_rewritten(ends_of(published).get(unit_name(journal)), replica.state, replica)
-    return JournalCopy(journal, replica.state, replica.end, faults, rewritten)
+    return ReplayedJournal(journal, replica.state, replica.end, faults, rewritten)
 
 
 def controller_faults(cluster: Handles, *, deep: bool = False) -> list[tuple[Kind, str]]:

@@ -78,7 +78,7 @@ class JournalPart(KeyRange, frozen=True, kw_only=True):
         return Span(0 if start is None else start + 1, last if end is None else end)
 
 
-def look_at(store: ObjectStore, part: KeyRange) -> KeyFacts:
+def read_facts(store: ObjectStore, part: KeyRange) -> KeyFacts:
     """Replay the journals of a part. Raises `StoreError` if a fence is missing from its log."""
     assert isinstance(part, JournalPart)
     runtime = Runtime()
@@ -87,10 +87,10 @@ def look_at(store: ObjectStore, part: KeyRange) -> KeyFacts:
         log = SharedLog(store, journal_log(journal), runtime)
         return Replica(log, JournalMachine(journal), runtime).catch_up()
 
-    return JournalLook(part, replayed).facts
+    return JournalNames(part, replayed).facts
 
 
-class JournalLook:
+class JournalNames:
     """The contents of a part's journals that concern its keys.
 
     Args:

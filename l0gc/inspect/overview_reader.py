@@ -41,7 +41,7 @@ from l0gc.inspect.causes import (
     next_step,
 )
 from l0gc.inspect.laggards import extent_bytes, find_laggards
-from l0gc.inspect.overview import DatedHolder, Garbage, Journals, Overview, PinCost, Reading, TableState
+from l0gc.inspect.overview import DatedHolder, Garbage, JournalReading, Journals, Overview, PinCost, TableState
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, ask_of_one
 from l0gc.streamlog.cluster import Handles
@@ -339,8 +339,8 @@ def read_journals(
         StoreUnreachableError: the store is unreachable, so nothing can be read.
     """
 
-    def read(task: JournalTask) -> Reading:
-        return Reading(task.journal, *sum_up(task, cluster.journal(task.journal).replica, whole=whole))
+    def read(task: JournalTask) -> JournalReading:
+        return JournalReading(task.journal, *sum_up(task, cluster.journal(task.journal).replica, whole=whole))
 
     return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published, noted=noted)), published)
 
@@ -367,7 +367,7 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
     why = "" if failed is None else failed.error
     written: dict[str, int] = {}
     try:
-        written, o.damaged, o.giving_up = see_objects(cluster, logs, m.held_back_by, suspect=suspect, named=why)
+        written, o.damaged, o.giving_up = check_holders(cluster, logs, m.held_back_by, suspect=suspect, named=why)
     except StoreError as e:
         _raise_if_unreachable(e)
         o.notes.append(f"the L0 objects that hold M were not checked: {e}")
@@ -381,7 +381,7 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
         o.laggards = find_laggards(needed, logs.free_below(), o.scan, now_ms=o.as_of_ms, giving_up=o.giving_up)
 
 
-def see_objects(
+def check_holders(
     cluster: Handles, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
 ) -> tuple[dict[str, int], str, str]:
     """Check the objects that hold these partitions.
