@@ -88,16 +88,16 @@ def _parquet(values: ValueParser | None) -> Mapping[str, Any]:
 
 _PIECE: Final = np.dtype(
     [
-        ("journal", "<i8"),
         ("revision", "<i8"),
-        ("partition", "<i8"),
         ("base", "<i8"),
-        ("records", "<i8"),
-        ("batch", "<i8"),
-        ("row", "<i8"),
+        ("journal", "<i4"),
+        ("partition", "<i4"),
+        ("records", "<i4"),
+        ("batch", "<i4"),
+        ("row", "<i4"),
     ]
 )
-"""Records at consecutive offsets of a partition, from a row of a batch on."""
+"""Records at consecutive offsets of a partition, from a row of a batch on. A round may have millions of these."""
 
 
 @dataclass(slots=True)
@@ -171,7 +171,7 @@ def write_l1(
         done: list[_Written] = []
 
         def small_objects() -> Iterator[tuple[str, bytes]]:
-            for some in parallel.compute_ahead(work.run, work.tasks(np.concatenate(arrived))):
+            for some in parallel.compute_ahead(work.run, work.tasks(arrived)):
                 for written in some:
                     yield from written.small
                     written.small = []
@@ -204,10 +204,14 @@ class _Work:
     alone: Container[int]
     drains: bool
 
-    def tasks(self, pieces: Rows) -> Iterator[_Task]:
+    def tasks(self, arrived: list[Rows]) -> Iterator[_Task]:
+        """Yield the work on the pieces that arrived; the list is emptied, since they take much memory."""
+        pieces = np.concatenate(arrived)
+        arrived.clear()
         if not len(pieces):
             return
         found = pieces[np.lexsort((pieces["base"], pieces["partition"], pieces["revision"]))]
+        del pieces
         changes = (found[name][1:] != found[name][:-1] for name in ("revision", "partition"))
         firsts = np.flatnonzero(np.r_[True, np.logical_or(*changes)])
         weights = np.add.reduceat(found["records"] * self.widths[found["batch"]], firsts).astype(np.int64)
