@@ -7,6 +7,7 @@ options, a page of the documents has to be in the wheel, and no text asks a pers
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +31,6 @@ DELETES = re.compile(
     re.IGNORECASE,
 )
 FILE = re.compile(r"\bdocs/|\w\.md\b")
-GROUPS = {name for name in COMMANDS if isinstance(load(name), click.Group)}
 
 
 class Text(NamedTuple):
@@ -56,8 +56,15 @@ def texts() -> Iterator[Text]:
                 yield Text(f"{path.relative_to(PACKAGE)}:{node.lineno}", "".join(parts))
 
 
-TEXTS = [*texts(), Text(RULES.name, RULES.read_text())]
-OPERATIONS = [Text(name, path.read_text()) for name, path in pages().items() if name.startswith("operat")]
+@functools.cache
+def all_texts() -> list[Text]:
+    """Return the texts of the package and of the alerts' rules; reading them takes seconds."""
+    return [*texts(), Text(RULES.name, RULES.read_text())]
+
+
+def operations() -> list[Text]:
+    """Return the pages of the documents that an operator follows."""
+    return [Text(name, path.read_text()) for name, path in pages().items() if name.startswith("operat")]
 
 
 def unknown(words: list[str]) -> str:
@@ -79,7 +86,7 @@ def unknown(words: list[str]) -> str:
 
 
 def test_the_texts_are_found() -> None:
-    said = " ".join(t.text for t in TEXTS)
+    said = " ".join(t.text for t in all_texts())
     for words in ("l0gc compute-watermark", "no URL: say where", "l0gc resume", "restore that object"):
         assert words in said, words
 
@@ -91,21 +98,24 @@ def test_a_wrong_command_line_is_noticed(name: str) -> None:
 
 def test_every_command_that_a_text_names_exists() -> None:
     wrong = [
-        (t.place, m[0], missing) for t in TEXTS for m in COMMAND.finditer(t.text) if (missing := unknown(m[1].split()))
+        (t.place, m[0], missing)
+        for t in all_texts()
+        for m in COMMAND.finditer(t.text)
+        if (missing := unknown(m[1].split()))
     ]
     assert wrong == []
 
 
 def test_every_page_that_a_text_names_exists() -> None:
-    named = {(t.place, m[1]) for t in TEXTS for m in re.finditer(r"\bl0gc help ([a-z-]+)", t.text)}
+    named = {(t.place, m[1]) for t in all_texts() for m in re.finditer(r"\bl0gc help ([a-z-]+)", t.text)}
     assert len(named) > 10
     assert [page for page in named if page[1] not in {*pages(), *COMMANDS}] == []
-    assert [t for t in TEXTS if FILE.search(t.text)] == []
+    assert [t for t in all_texts() if FILE.search(t.text)] == []
 
 
 def test_no_text_asks_a_person_to_delete_an_object() -> None:
     assert [
         (t.place, t.text[max(0, m.start() - 60) : m.end() + 60])
-        for t in [*TEXTS, *OPERATIONS]
+        for t in [*all_texts(), *operations()]
         if (m := DELETES.search(t.text))
     ] == []
