@@ -30,11 +30,11 @@ VACUUM: Final = "vacuum"
 UNDELETE: Final = "undelete"
 """The command of a record that undoes another run; not a step of `gc`."""
 STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, TABLE_SYNC, COMPUTE, SWEEP, VACUUM)
+"""The steps in order. Each leaves a record of its last run, whichever command ran it."""
 EXTERNAL_STEPS: Final = (COMPUTE, SWEEP, VACUUM)
 """The steps that a cluster with an external log supports. `gc` leaves the first to the program that has that log's
 reports.
 """
-"""The steps in order. Each leaves a record of its last run, whichever command ran it."""
 
 WORST: Final = (143, 130, 4, 6, 5, 2, 1, 3)
 """Exit codes, the worst first: stopped; needs a person; cannot work; failed; partly done."""

@@ -135,8 +135,9 @@ class SweepRun(DeletionRun[Sweep, SweepResult]):
 
         Raises:
             What `plan_sweep` raises: nothing was deleted.
-            UsageError: a limit or a record needs a single process. StoreError, BucketNotFoundError: the store failed, or
-                the credentials do not allow it; what was deleted until then is on record.
+            UsageError: a limit or a record needs a single process.
+            StoreError, BucketNotFoundError: the store failed, or the credentials do not allow it; the objects that were
+                deleted until then are on record.
         """
         plan = plan_sweep(self._cluster, self._options, self._run_id, partial(usual_objects, self._cluster, SWEEP))
         if self._options.shadow:

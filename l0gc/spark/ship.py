@@ -83,7 +83,8 @@ def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool 
         send_credentials: see `for_executors`.
 
     Raises:
-        L0gcError: they cannot work, and why. AccessDeniedError, StoreError: see `for_executors`.
+        L0gcError: they cannot work, and why.
+        AccessDeniedError, StoreError: see `for_executors`.
     """
     context = spark.sparkContext
     if is_local(context.master or ""):

@@ -3,13 +3,14 @@
 Once a pin has taken effect, everything that any later state of a journal names stays while the pin lives (hazard 36); for a
 pin of one topic, everything of that topic. The order of its steps ensures that:
 
-1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it. 2.
-`published.json` is raised to the entry's epoch, so that only a process that has read the pin can publish M. 3. Each
-journal's window reaches that epoch. So what is dropped later is recorded with that epoch or a later one, and what has an
-earlier one was dropped before (`ControllerState.pinned_from`). 4. The journals are read once: the pin's M, and the ends as
-of which it promises a replay, belong to the same states. No later state needs an epoch at or below that M, since M(p) never
-goes down. So the pin holds this M, which is at least the published one. A pin of one topic takes it from that topic's
-partitions alone. 5. A second entry records that the pin has taken effect, with this M and the end of each journal.
+1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it.
+2. `published.json` is raised to the entry's epoch, so that only a process that has read the pin can publish M.
+3. Each journal's window reaches that epoch. So what is dropped later is recorded with that epoch or a later one, and
+   what has an earlier one was dropped before (`ControllerState.pinned_from`).
+4. The journals are read once: the pin's M, and the ends as of which it promises a replay, belong to the same states. No
+   later state needs an epoch at or below that M, since M(p) never goes down. So the pin holds this M, which is at least
+   the published one. A pin of one topic takes it from that topic's partitions alone.
+5. A second entry records that the pin has taken effect, with this M and the end of each journal.
 
 A pin that stopped in between has promised nothing; until it ends, it holds everything from its first entry on.
 

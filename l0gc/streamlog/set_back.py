@@ -26,7 +26,8 @@ def set_back(cluster: Handles, journal: int) -> str:
 
     Raises:
         UsageError: it was not, or the journal does not exist, so there is nothing to accept.
-        CorruptObjectError: it cannot be read. EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
+        CorruptObjectError: it cannot be read.
+        EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
     """
     return _looked_at(cluster, journal)[2]
 

@@ -508,7 +508,8 @@ def require_seen(cluster: ClusterView, cluster_id: str, epoch: int) -> None:
     """Require publishers of M to have read the pins at `epoch` or later. M itself stays unchanged.
 
     Raises:
-        ClusterMismatchError, CorruptObjectError: see `read_published`. LostWatermarkError: see `publish`.
+        ClusterMismatchError, CorruptObjectError: see `read_published`.
+        LostWatermarkError: see `publish`.
         StoreError: it changed during every attempt.
     """
 

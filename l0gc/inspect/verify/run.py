@@ -2,11 +2,11 @@
 
 The order of the reads keeps suspects few; only a second reading makes a suspect a finding:
 
-1. M, then the controller's snapshot, then the journals. Each can only be older than what is read after it: M(p) of a live
-partition is never below a published M, and no journal is ahead of the controller. 2. The listings, after the journals. An
-object that a journal needed and the listing lacks was reconciled and swept since, or is missing. An object that is listed
-and not named was written since, or belongs to nothing. 3. Every suspect again: the object itself, then the journal, then
-the controller.
+1. M, then the controller's snapshot, then the journals. Each can only be older than what is read after it: M(p) of a
+   live partition is never below a published M, and no journal is ahead of the controller.
+2. The listings, after the journals. An object that a journal needed and the listing lacks was reconciled and swept
+   since, or is missing. An object that is listed and not named was written since, or belongs to nothing.
+3. Every suspect again: the object itself, then the journal, then the controller.
 
 The listings are cut into ranges of keys, and each range belongs to one task. A reference goes to the task that lists its
 key, so each task alone decides what is missing and what is not needed. A task first receives all its references, and only
