@@ -277,11 +277,13 @@ class Merge(Operation, frozen=True, kw_only=True):
         dry_run: Merge nothing, and report what there is to merge.
         target_bytes: The largest size of a merged object. Objects of at least half this size are left alone.
         fan_in: A partition may keep one more small object each time its small objects have grown by this factor.
+        max_bytes: Also rewrite about this much of L1 that has an older value schema than its topic, the oldest first.
     """
 
     dry_run: bool = False
     target_bytes: Annotated[int, msgspec.Meta(ge=2, le=1 << 40)] = 128 * MIB
     fan_in: Annotated[int, msgspec.Meta(ge=2)] = 4
+    max_bytes: Size = 4096 * MIB
 
 
 class Expire(Operation, frozen=True, kw_only=True):

@@ -35,6 +35,7 @@ from l0gc.operations import (
     types_of,
     written,
 )
+from l0gc.streamlog.level_one.merge import MAX_BYTES
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.support.cli import opens
@@ -361,6 +362,7 @@ def test_flags_precede_environment_context_and_file(
 def test_merge_and_reconcile_rules_default_to_their_options() -> None:
     merge = Merge()
     assert MergeRule() == MergeRule(merge.target_bytes, merge.fan_in)
+    assert merge.max_bytes == MAX_BYTES
     rounds = inspect.signature(reconcile).parameters["round_bytes"].default
     assert rounds == Reconcile().round_bytes
 

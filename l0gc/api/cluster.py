@@ -398,7 +398,7 @@ class Cluster:
         handles, wanted = self.handles(), Merge(**options)
         with recorded_attempt(handles, "merge", whole=topic is None, dry_run=wanted.dry_run):
             progress("reading the journals")
-            plan = plan_merge(handles, topic, MergeRule(wanted.target_bytes, wanted.fan_in))
+            plan = plan_merge(handles, topic, MergeRule(wanted.target_bytes, wanted.fan_in), wanted.max_bytes)
             result = plan.total
             work = Work(
                 lambda enough: plan.total.bytes_read,

@@ -23,7 +23,8 @@ from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import ALL_TOPICS, TABLE_PINS
-from l0gc.streamlog.controller.value_schema import columns_of
+from l0gc.streamlog.controller.value_schema import changes
+from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
 from l0gc.streamlog.tables import TableList, TableSyncResult, TableView, table_of
 from l0gc.streamlog.topics import (
@@ -146,14 +147,18 @@ class Topics(Group):
         Args:
             retention_ms: how many milliseconds records are kept; -1 means for ever, None the cluster's default.
             retention_bytes: how many bytes of L1 each partition keeps; -1 and None as above.
-            value_schema: the columns from now on, as for `create`. It must name all present columns. It may add some, and
-                widen types: int to long, float to double, a decimal to more digits.
+            value_schema: the columns from now on, as for `create`. Present columns that it does not name are dropped. A
+                column keeps what it has if its type widens: int to long, float to double, a decimal to more digits. With
+                another type it is replaced.
             revision: change only the topic of this revision, not another one of its name.
         """
         columns = () if value_schema is None else columns_of(value_schema)
         retention = _retention(retention_ms, retention_bytes)
+        before = self._handles().controller.snapshot().topic(name).value_schema if columns else None
         topic, altered = topics.alter_topic(self._handles(), name, retention, columns, revision)
-        return AlteredTopic(**asdict(topic), altered=altered)
+        schema = topic.value_schema
+        done = changes(before, schema) if altered and columns and schema is not None else []
+        return AlteredTopic(**asdict(topic), altered=altered, changes=done)
 
     def alter_defaults(
         self,

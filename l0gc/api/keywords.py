@@ -50,6 +50,7 @@ class MergeKeywords(TypedDict, total=False):
     dry_run: bool
     target_bytes: int
     fan_in: int
+    max_bytes: int
 
 
 class ExpireKeywords(TypedDict, total=False):

@@ -21,7 +21,9 @@ from l0gc.formatting import count, size, span
 from l0gc.operations import Expire
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import UNLIMITED, Topic
-from l0gc.streamlog.topics import PARTITIONS_SHOWN, PartitionOffsets, TopicDescription
+from l0gc.streamlog.controller.value_schema import changes, evolved, loses
+from l0gc.streamlog.given_schema import columns_of
+from l0gc.streamlog.topics import PARTITIONS_SHOWN, InferredSchema, PartitionOffsets, TopicDescription
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.expire import ExpireResult
@@ -132,8 +134,8 @@ def alter(
     """Change how long, or how much, topic NAME keeps, or its value schema. Settings that are not given stay; `default` is
     the cluster's.
 
-    Asks if the next l0gc gc would then delete more than half of a topic's records. A value schema may get more columns and
-    wider types; L1 objects from before get them when they are merged.
+    Asks if the next l0gc gc would then delete more than half of a topic's records, and if a value schema loses or replaces
+    columns, which it names. L1 objects from before get the new columns by l0gc merge; values stay as they are.
 
     \b
     Example:
@@ -153,9 +155,14 @@ def alter(
         lost := _lost(cluster, name, RetentionSettings(retention["retention_ms"], retention["retention_bytes"]))
     ):
         asked(out, cluster, "delete", f"{lost} with the next l0gc gc")
+    if not yes and name is not None and schema is not None:
+        known = cluster.handles().controller.snapshot().topic(name).value_schema
+        after = evolved(known, columns_of(schema))
+        if loses(known, after):
+            asked(out, cluster, "change", f"the typed columns of topic {name}: {'; '.join(changes(known, after))}")
     if name is not None:
         alter_it = partial(cluster.topics.alter, name, value_schema=schema, revision=revision, **retention)
-        out.finish(alter_it, lambda t: [f"topic {t.name}: {_line(t)}"])
+        out.finish(alter_it, lambda t: [f"topic {t.name}: {_line(t)}", *t.changes])
         return
     out.finish(
         lambda: cluster.topics.alter_defaults(**retention),
@@ -234,18 +241,25 @@ def list_topics(out: Output, cluster: Cluster) -> None:
 @click.argument("name", shell_complete=TOPIC)
 @click.option("--records", type=Whole(1), default=10_000, show_default=True, help="Read at most this many records.")
 @cluster_options()
-def infer(out: Output, cluster: Cluster, name: str, records: int) -> None:
+def infer_command(out: Output, cluster: Cluster, name: str, records: int) -> None:
     """Propose a value schema for topic NAME from its first records. Prints JSON for --value-schema.
 
-    A field whose values have several types gets no column, and one that is always null is a string.
+    A field that cannot become a column is left out and named. One that is always null is a string.
 
     \b
     Example:
       l0gc topic infer events > schema.json
       l0gc topic alter events --value-schema schema.json
     """
+
+    def infer() -> InferredSchema:
+        found = cluster.topics.infer(name, records)
+        for f in found.left_out:
+            out.note(f"field {f.field!r} is left out: {f.reason}")
+        return found
+
     out.finish(
-        lambda: cluster.topics.infer(name, records),
+        infer,
         lambda found: json.dumps(found.to_json(), indent=2).splitlines(),
         indent=None,
     )
@@ -289,6 +303,14 @@ def _described(found: TopicDescription, hidden: int) -> list[str]:
         f"{count(found.l1_objects, 'L1 object')} ({size(found.l1_bytes)}{dead})",
         *([f"{count(found.lost_records, 'record')} given up, in {count(found.holes, 'hole')}"] if found.holes else []),
         *_columns(found.value_schema, found.misfits),
+        *(
+            [
+                f"{count(found.outdated_records, 'record')} in L1 ({size(found.outdated_bytes)}) of an older value schema: "
+                "l0gc merge and l0gc gc rewrite them"
+            ]
+            if found.outdated_records
+            else []
+        ),
         *lines,
         *_table(found.offsets),
         *([f"and {count(hidden, 'partition')} more"] if hidden else []),

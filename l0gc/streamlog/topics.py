@@ -22,8 +22,9 @@ from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
-from l0gc.streamlog.controller.value_schema import ValueColumn, evolved, fields_json, inferred
+from l0gc.streamlog.controller.value_schema import ValueColumn, evolved, fields_json
 from l0gc.streamlog.housekeep import LogFailure
+from l0gc.streamlog.infer import LeftOut, inferred
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
@@ -59,9 +60,11 @@ class AlteredTopic(Topic, frozen=True, array_like=False):
 
     Attributes:
         altered: Whether that was changed now.
+        changes: What this did to the columns of its value schema, in words: `adds id (long)`.
     """
 
     altered: bool = False
+    changes: list[str] = msgspec.field(default_factory=list)
 
 
 class AlteredDefaults(msgspec.Struct, Outcome, frozen=True):
@@ -188,6 +191,9 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
         dead_bytes: What of it is in [shared objects](format.md#shared-l1-objects), for partitions that no longer list it.
         holes: Ranges of records that were given up.
         lost_records: How many records those were; they count in `records`.
+        outdated_records: Records in L1 without the columns of the newest value schema, which merge brings to it. Those in
+            shared objects get typed columns when they are drained.
+        outdated_bytes: How much of L1 that is.
         misfits: Records that did not fit the value schema when they were lifted, including deleted ones. `value_error` is
             not null in them.
         offsets: The first partitions, or the requested one: `partition`, `journal`, `log_start_offset`,
@@ -211,6 +217,8 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     dead_bytes: int
     holes: int
     lost_records: int
+    outdated_records: int
+    outdated_bytes: int
     misfits: int
     offsets: list[PartitionOffsets]
     runs: list[JournalRun]
@@ -233,26 +241,37 @@ def describe_topic(
     topic = state.topic(name)
     shown = range(min(limit, topic.partitions)) if partition is None else [topic.id(partition).partition]
 
-    from l0gc.streamlog.journal.topic import TopicTotals  # with numpy, which the other commands do without
+    import numpy as np  # which the other commands do without
 
-    def look(run: JournalRun) -> tuple[TopicTotals, list[PartitionOffsets]]:
+    from l0gc.streamlog.journal.topic import TopicTotals
+    from l0gc.streamlog.level_one.merge_plan import outdated_rows
+
+    def look(run: JournalRun) -> tuple[TopicTotals, list[PartitionOffsets], tuple[int, int]]:
         handle = cluster.journal(run.journal)
         with handle.replica.lock:
             known = handle.catch_up().topic(topic.revision)
             mine = [p for p in shown if run.first <= p < run.first + run.count]
             rows = known.all_rows()
-            return known.totals(), [_offsets(known, rows, run.journal, p) for p in mine]
+            old = outdated_rows(known.l1, topic.schema_epoch)
+            if topic.value_schema is not None:
+                old = np.concatenate([old, *(o.listed() for o in known.shared)])
+            left = int((old["last"] + 1 - old["base"]).sum()), int(old["bytes"].sum())
+            return known.totals(), [_offsets(known, rows, run.journal, p) for p in mine], left
 
     looks = cluster.parallel.map(look, topic.runs())
-    sums = (sum(column) for column in zip(*(astuple(totals) for totals, _ in looks), strict=True))
+    sums = (sum(column) for column in zip(*(astuple(totals) for totals, _, _ in looks), strict=True))
+    settings = msgspec.structs.asdict(topic)
+    del settings["schema_epoch"]
     kept, totals = state.retention(topic), asdict(TopicTotals(*sums))
     schema = None if topic.value_schema is None else topic.value_schema.to_json()
     return TopicDescription(
         # its partitions, not only those in which anything landed
-        **totals | msgspec.structs.asdict(topic) | {"value_schema": schema},
+        **totals | settings | {"value_schema": schema},
         effective_retention_ms=kept.ms,
         effective_retention_bytes=kept.bytes,
-        offsets=[o for _, some in looks for o in some],
+        outdated_records=sum(records for _, _, (records, _) in looks),
+        outdated_bytes=sum(size for _, _, (_, size) in looks),
+        offsets=[o for _, some, _ in looks for o in some],
         runs=topic.runs(),
     )
 
@@ -277,9 +296,11 @@ class InferredSchema(msgspec.Struct, Outcome, frozen=True):
     Attributes:
         type: `struct`.
         fields: The columns, each with `id`, `name`, `required` and `type`.
+        left_out: Fields of the records that cannot become columns, each with its path as `field`, and the `reason`.
     """
 
     fields: list[dict[str, Any]]
+    left_out: list[LeftOut]
     type: str = "struct"
 
 
@@ -295,12 +316,13 @@ def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
     partitions = range(min(topic.partitions, _INFERRED_FROM))
     each = -(-records // len(partitions))
     read = (islice(read_topic(cluster, topic, Read(partition=p, skip_holes=True)), each) for p in partitions)
-    if not (columns := inferred(r.value for r in chain.from_iterable(read))):
+    columns, left_out = inferred(r.value for r in chain.from_iterable(read))
+    if not columns:
         raise NotFoundError(
             f"topic {name!r} has no records that are JSON objects with fields to make columns of; upload some first, or "
             "write a JSON Schema"
         )
-    return InferredSchema(fields_json(evolved(None, columns).columns))
+    return InferredSchema(fields_json(evolved(None, columns).columns), left_out)
 
 
 def delete_topic(cluster: Handles, name: str, revision: int | None = None) -> tuple[Topic, list[LogFailure]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -61,6 +62,8 @@ def test_a_topic_is_described_with_its_journals(cluster: StoreConfig) -> None:
         "dead_bytes": 0,
         "holes": 0,
         "lost_records": 0,
+        "outdated_records": 0,
+        "outdated_bytes": 0,
         "misfits": 0,
     }
     assert [o["partition"] for o in offsets] == list(range(20))
@@ -168,3 +171,33 @@ def test_without_a_terminal_deletion_requires_yes(cluster: StoreConfig, options:
     assert l0gc("topic", "list")["topics"]
     assert ended_here("topic", "delete", "events", "--yes", *options).code == 0
     assert not l0gc("topic", "list")["topics"]
+
+
+def test_a_schema_that_loses_a_column_is_shown_and_confirmed(cluster: StoreConfig, tmp_path: Path) -> None:
+    def schema(**types: str) -> str:
+        (tmp_path / "schema.json").write_text(
+            json.dumps({"fields": [{"name": n, "type": t} for n, t in types.items()]})
+        )
+        return str(tmp_path / "schema.json")
+
+    l0gc(
+        "topic", "create", "events", "--partitions", "1", "--value-schema", schema(id="string", name="string", n="int")
+    )
+    alter = ["topic", "alter", "events", "--value-schema"]
+    with pytest.raises(
+        UsageError, match=r"columns of topic events: replaces id \(string\) by long; drops name \(string\)"
+    ):
+        l0gc(*alter, schema(id="long", n="long"))
+    assert l0gc(*alter, schema(id="long", n="long"), "--yes")["changes"] == [
+        "replaces id (string) by long", "drops name (string)", "widens n (int) to long",
+    ]  # fmt: skip
+    assert text_of(*alter, schema(id="long", n="long", more="date"))[1:] == ["adds more (date)"]
+
+
+def test_infer_names_on_stderr_what_it_leaves_out(cluster: StoreConfig, tmp_path: Path) -> None:
+    l0gc("topic", "create", "events", "--partitions", "1")
+    (tmp_path / "one.ndjson").write_text('{"id": 1, "a.b": 2}\n')
+    l0gc("upload", "events", str(tmp_path / "one.ndjson"))
+    ended = ended_here("topic", "infer", "events")
+    assert [f["name"] for f in json.loads(ended.stdout)["fields"]] == ["id"]
+    assert "field 'a.b' is left out: field name 'a.b' must have" in ended.stderr

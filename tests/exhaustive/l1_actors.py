@@ -184,8 +184,9 @@ class Merger(Actor):
 
     def act(self, cluster: Handles, local: Local) -> Local:
         if self._looks and local.step == "begin":
-            return Local("merge", plan=(_number(cluster.controller.snapshot().topics[TOPIC.name]),))
-        share = Share(Window(0, {TOPIC.revision: topic_with(*local.plan or (0,))}), {TOPIC.revision: RULE})
+            topic = cluster.controller.snapshot().topics[TOPIC.name]
+            return Local("merge", plan=(_number(topic), topic.schema_epoch))
+        share = Share(Window(0, {TOPIC.revision: topic_with(*local.plan or (0, 0))}), {TOPIC.revision: RULE})
         result = _merge_share(cluster, share)
         if any(all(why not in e for why in ("fenced off", "no longer", "merge again")) for e in result.errors):
             raise BrokenError(str(result.errors))

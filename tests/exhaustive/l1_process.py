@@ -90,18 +90,24 @@ def now_ms(epoch: int) -> int:
 
 
 @lru_cache
-def topic_with(schema: int) -> Topic:
-    """The topic with a value schema of this number; 0 for none."""
+def topic_with(schema: int, epoch: int) -> Topic:
+    """The topic with a value schema of this number, which it got in this epoch; 0 for none."""
+    if not schema:
+        return TOPIC
     fields = tuple(ValueColumn(FIRST_ID + n, f"f{n}", "long") for n in range(schema))
-    return msgspec.structs.replace(TOPIC, value_schema=ValueSchema(schema, fields)) if schema else TOPIC
+    value_schema = ValueSchema(schema, fields, FIRST_ID + schema)
+    return msgspec.structs.replace(TOPIC, value_schema=value_schema, schema_epoch=epoch)
 
 
 @lru_cache
 def controller_state(epoch: int, deleted: int, schema: int) -> ControllerState:
-    """The controller's state at an epoch; `deleted` is the one at which the topic was deleted, 0 if it was not."""
+    """The controller's state at an epoch; `deleted` is the one at which the topic was deleted, 0 if it was not.
+
+    Scopes in which the topic gets a value schema have no ticks, so it got this one in this epoch.
+    """
     state = ControllerState("cluster", 4, epoch=epoch, journals=1, time_ms=now_ms(epoch))
     state.epoch_times = [EpochTime(e, now_ms(e)) for e in range(epoch + 1)]
-    state.topics = {} if deleted else {TOPIC.name: topic_with(schema)}
+    state.topics = {} if deleted else {TOPIC.name: topic_with(schema, epoch)}
     state.deleted = [DeletedTopic(TOPIC, deleted)] if deleted else []
     return state
 

@@ -25,7 +25,8 @@ from l0gc.streamlog.controller.entries import (
     InitProducer,
     Tick,
 )
-from l0gc.streamlog.controller.value_schema import columns_of, evolved
+from l0gc.streamlog.controller.value_schema import evolved
+from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (

@@ -15,10 +15,10 @@ from l0gc.operations import Sweep, Vacuum
 from l0gc.storage.workers import LocalWorkers, Stage
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
-from l0gc.streamlog.controller.value_schema import columns_of
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import EditedTopic
 from l0gc.streamlog.level_one.expire import expire

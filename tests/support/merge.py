@@ -8,7 +8,7 @@ from l0gc.storage.workers import LocalWorkers, Workers
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.journal.topic import l1_key
-from l0gc.streamlog.level_one.merge import DEFAULT_RULE, MergeResult, plan_merge, run_merge
+from l0gc.streamlog.level_one.merge import DEFAULT_RULE, MAX_BYTES, MergeResult, plan_merge, run_merge
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS
 from tests.support.memory_store import store_of, topic_in_memory
@@ -28,10 +28,11 @@ def merge(
     rule: MergeRule = DEFAULT_RULE,
     *,
     dry_run: bool = False,
+    max_bytes: int = MAX_BYTES,
     workers: Workers[Handles] | None = None,
 ) -> MergeResult:
     """A whole run, by default in this process."""
-    plan = plan_merge(cluster, topic, rule)
+    plan = plan_merge(cluster, topic, rule, max_bytes)
     return plan.total if dry_run else run_merge(cluster, plan, workers or LocalWorkers(cluster))
 
 

@@ -125,7 +125,10 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
     def take(self, state: ControllerState, at: LogPlace) -> None:
         settings = self.retention_ms, self.retention_bytes, self.value_schema
         journals = state.place(self.journals)
-        state.topics[self.name] = Topic(self.name, at.epoch, self.partitions, journals, self.topic_id, *settings)
+        schema_epoch = 0 if self.value_schema is None else at.epoch
+        state.topics[self.name] = Topic(
+            self.name, at.epoch, self.partitions, journals, self.topic_id, *settings, schema_epoch
+        )
 
 
 class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
@@ -143,11 +146,13 @@ class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
     def take(self, state: ControllerState, at: LogPlace) -> None:
         topic = state.topics[self.name]
+        schema = self.value_schema or topic.value_schema
         state.topics[self.name] = msgspec.structs.replace(
             topic,
             retention_ms=self.retention_ms,
             retention_bytes=self.retention_bytes,
-            value_schema=self.value_schema or topic.value_schema,
+            value_schema=schema,
+            schema_epoch=topic.schema_epoch if schema == topic.value_schema else at.epoch,
         )
 
 
@@ -571,6 +576,10 @@ def _check_state(state: ControllerState) -> None:
         check_retention(topic.retention_ms, topic.retention_bytes)
         if topic.value_schema is not None:
             check_value_schema(topic.value_schema)
+        if not (
+            0 <= topic.schema_epoch <= state.epoch and (topic.schema_epoch > 0) == (topic.value_schema is not None)
+        ):
+            raise UsageError(f"topic {topic.name!r} has a value schema of an impossible epoch")
         placed = set(topic.journals)
         if not 1 <= len(topic.journals) == len(placed) <= topic.partitions:
             raise UsageError(f"topic {topic.name!r} lies in {len(topic.journals)} journals")

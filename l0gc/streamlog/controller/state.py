@@ -73,6 +73,7 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
             cluster's default holds.
         retention_bytes: The same for the bytes of L1 that each partition keeps.
         value_schema: What typed columns its values have in L1; None without any.
+        schema_epoch: The epoch at which it got this schema. L1 objects of an earlier epoch lack its columns.
     """
 
     name: str
@@ -83,7 +84,8 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
     retention_ms: int | None = None
     retention_bytes: int | None = None
     value_schema: ValueSchema | None = None
-    hidden: ClassVar[frozenset[str]] = frozenset({"topic_id", "value_schema"})
+    schema_epoch: int = 0
+    hidden: ClassVar[frozenset[str]] = frozenset({"topic_id", "value_schema", "schema_epoch"})
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields except the hidden ones, which only `topic describe` prints."""

@@ -32,7 +32,17 @@ from l0gc.streamlog.journal.entries import MERGE
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.edit import Editor
-from l0gc.streamlog.level_one.merge_plan import Drain, MergeGroup, MergeRule, drains_of, merges_of
+from l0gc.streamlog.level_one.merge_plan import (
+    Drain,
+    MergeGroup,
+    MergeRule,
+    drains_of,
+    merges_of,
+    outdated_rows,
+    rewrites_of,
+    within_limit,
+    without_merged,
+)
 from l0gc.streamlog.level_one.plan import Window, checked_windows, few_at_once, windows_of, writers_of
 from l0gc.watermark.publication import refuse_if_set_back
 
@@ -52,6 +62,8 @@ uses all cores (`rewrite.py`). A merge that is being copied holds up to about 10
 
 
 DEFAULT_RULE: Final = MergeRule()
+MAX_BYTES: Final = 4 << 30
+"""The bytes of L1 that a run rewrites for newer value schemas: some minutes."""
 _MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions", "drained")
 _COUNTED: Final = (*_MERGED, "lost", "errors")
 """The fields that add up over journals and workers."""
@@ -101,13 +113,14 @@ class MergeResult(Outcome):
 @dataclass(frozen=True, slots=True)
 class Share:
     """A worker's part of a journal: partitions number `number` of `of`. `rules` are by revision, and `tables` the revisions
-    of topics with a table; the time is that of the plan.
+    of topics with a table; the time is that of the plan. Of objects of older value schemas, up to `max_bytes` are rewritten.
     """
 
     window: Window
     rules: dict[int, MergeRule]
     tables: frozenset[int] = frozenset()
     now_ms: int = 0
+    max_bytes: int = MAX_BYTES
     number: int = 0
     of: int = 1
 
@@ -148,23 +161,34 @@ def merge_fingerprint(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int |
                 if (known := topics.get(revision)) is not None:
                     sums = known.listed.sums, int(known.reconciled.sum())
                     drains = any(drains_of(known, share.now_ms, has_table=revision in share.tables))
-                    found.append((revision, astuple(of_topic), *sums, drains))
+                    schema_epoch = share.window.topics[revision].schema_epoch
+                    found.append((revision, astuple(of_topic), *sums, drains, schema_epoch))
         return zlib.crc32(msgspec.msgpack.encode(found))
     return None
 
 
-def _whole_journals(cluster: Handles, state: ControllerState, topic: str | None, rule: MergeRule) -> list[Share]:
-    """Return one share for each journal with all that it has. Raises `NotFoundError`."""
+def _whole_journals(
+    cluster: Handles, state: ControllerState, topic: str | None, rule: MergeRule, max_bytes: int = MAX_BYTES
+) -> list[Share]:
+    """Return one share for each journal with all that it has; those with typed topics share the limit. Raises
+    `NotFoundError`.
+    """
     now_ms = cluster.controller.replica.as_of_ms or 0
     rules = {t.revision: rule.within(state.retention(t)) for t in state.topics.values()}
     tables = frozenset(table.revision for table in state.tables.values())
-    return [
-        Share(w, {revision: rules[revision] for revision in w.topics}, tables, now_ms) for w in windows_of(state, topic)
-    ]
+    windows = windows_of(state, topic)
+    typed = sum(any(t.value_schema is not None for t in w.topics.values()) for w in windows)
+    each = max_bytes // max(typed, 1)
+    return [Share(w, {revision: rules[revision] for revision in w.topics}, tables, now_ms, each) for w in windows]
 
 
-def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE) -> MergePlan:
+def plan_merge(
+    cluster: Handles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE, max_bytes: int = MAX_BYTES
+) -> MergePlan:
     """Return what there is to merge now, of one topic or of all.
+
+    Args:
+        max_bytes: how much of L1 is rewritten for newer value schemas.
 
     Raises:
         NotFoundError: the topic does not exist.
@@ -173,7 +197,7 @@ def plan_merge(cluster: Handles, topic: str | None = None, rule: MergeRule = DEF
     """
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
-    shares = _whole_journals(cluster, cluster.controller.snapshot(), topic, rule)
+    shares = _whole_journals(cluster, cluster.controller.snapshot(), topic, rule, max_bytes)
     shares = [s for s in shares if checked_windows([s.window], unread)]
     found = cluster.parallel.map(lambda share: _ShareMerge(cluster, share).plan(), shares)
     plan = MergePlan([(share, result) for share, (result, _) in zip(shares, found, strict=True)])
@@ -213,7 +237,7 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
     """Return a journal's work, cut for as many workers as are worthwhile."""
     worth = max(-(-planned.bytes_read // SHARE_BYTES), -(-planned.objects_before // SHARE_OBJECTS))
     of = min(worth, planned.partitions, slots)
-    return (replace(whole, number=number, of=of) for number in range(of))
+    return (replace(whole, max_bytes=whole.max_bytes // of, number=number, of=of) for number in range(of))
 
 
 def _of_drain(d: Drain) -> MergeResult:
@@ -273,9 +297,15 @@ class _ShareMerge(Editor):
         c = self._cluster
         found = self._merges(self.states())
         for merges in grouped(found, (lambda m: m.bytes, ROUND_BYTES), (lambda m: len(m.sources), ROUND_OBJECTS)):
-            epoch = c.controller.snapshot().epoch
+            epoch = self._stamp(c.controller.snapshot())
             written = rewrite(c.store, merges, self.topics, epoch, c.runtime, c.parallel)
             self._commit(epoch, written)
+
+    def _stamp(self, state: ControllerState) -> int:
+        """Return the epoch of what is written now: below that of a value schema that has landed since the plan."""
+        planned = {t.revision: t.value_schema for t in self.topics.values()}
+        newer = (t for t in state.topics.values() if planned.get(t.revision, t.value_schema) != t.value_schema)
+        return min([state.epoch, *(t.schema_epoch - 1 for t in newer)])
 
     def _count(self, m: MergeGroup, written: int) -> None:
         self._partitions.add((m.revision, m.partition))
@@ -286,9 +316,19 @@ class _ShareMerge(Editor):
         self._result.bytes_read += m.bytes
 
     def _merges(self, states: Mapping[int, TopicState]) -> Iterator[MergeGroup]:
+        """Yield what to merge by size, and what else to rewrite for a newer value schema."""
+        room = self._share.max_bytes
         for revision, topic in states.items():
-            mine = functools.partial(self._share.has, revision)
-            yield from merges_of(topic, self._share.rules[revision], mine)
+            mine, rule = functools.partial(self._share.has, revision), self._share.rules[revision]
+            outdated = outdated_rows(topic.l1, self.topics[revision].schema_epoch)
+            if not len(outdated):
+                yield from merges_of(topic, rule, mine)
+                continue
+            merges = [*merges_of(topic, rule, mine)]
+            yield from merges
+            rows = within_limit(without_merged(outdated[mine(outdated["partition"])], merges), room)
+            room -= int(rows["bytes"].sum())
+            yield from rewrites_of(revision, rows, rule)
 
     # -- the commit of a round ----------------------------------------------------------------------------------------
 

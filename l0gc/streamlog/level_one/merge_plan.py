@@ -10,6 +10,10 @@ Retention deletes whole objects, so records that expire soon must not share one 
 by time, only objects of the same quarter of the retention are merged; with retention by size, the target is at most a
 quarter of it.
 
+Objects that were written under an older value schema than their topic's are rewritten, too, joined up to the target size:
+the oldest first, up to a limit for each run. An object of an epoch below the schema's was written under an older one. Each
+record is so rewritten once more for each change of a schema.
+
 A topic's shared objects in a journal are drained together, each partition's rows into objects of its own, once a partition
 has so many rows that its readers would open many objects, once the oldest is a day old, which bounds the space of rows that
 have left, or once the topic has a table. So a record is written once more, and then merged by size like all others.
@@ -26,7 +30,7 @@ import numpy as np
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.state import UNLIMITED, Retention
-from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, is_hole
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, identities, in_order, is_hole, places
 from l0gc.streamlog.journal.topic import TopicState
 
 TARGET_BYTES: Final = 128 << 20
@@ -137,16 +141,16 @@ def _first_due(sizes: Sequence[int], fan_in: int) -> int:
     return first
 
 
-def _filled(sizes: Sequence[int], first: int, end: int, target: int) -> Iterator[tuple[int, int]]:
-    """Yield the pieces of a span that fit the target, except single objects."""
+def _filled(sizes: Sequence[int], first: int, end: int, target: int, least: int = 2) -> Iterator[tuple[int, int]]:
+    """Yield the pieces of a span that fit the target, except those of fewer than `least` objects."""
     begin, total = first, 0
     for at in range(first, end):
         if total + sizes[at] > target or at - begin == MERGED_AT_ONCE:
-            if at - begin > 1:
+            if at - begin >= least:
                 yield begin, at
             begin, total = at, 0
         total += sizes[at]
-    if end - begin > 1:
+    if end - begin >= least:
         yield begin, end
 
 
@@ -163,8 +167,7 @@ def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows]
 def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule) -> Iterator[MergeGroup]:
     # Stretches of time, and what lies between holes, which no object spans (hazard 35), or between rows of shared objects.
     hole = is_hole(rows)
-    number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
-    apart = (number[1:] != number[:-1]) | hole[1:] | hole[:-1] | (rows["base"][1:] != rows["last"][:-1] + 1)
+    apart = hole[1:] | hole[:-1] | _apart(rows, rule)
     for part in np.split(rows, np.flatnonzero(apart) + 1):
         if not len(part) or is_hole(part[:1]).any():
             continue
@@ -173,16 +176,52 @@ def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule) -> Itera
             yield MergeGroup(revision, partition, part[first:end])
 
 
+def _apart(rows: Rows, rule: MergeRule) -> Rows:
+    """Return which rows, from the second on, may not be merged with the one before: they are of another partition or stretch
+    of time, or records lie between them.
+    """
+    number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
+    gap = rows["base"][1:] != rows["last"][:-1] + 1
+    apart: Rows = gap | (number[1:] != number[:-1]) | (rows["partition"][1:] != rows["partition"][:-1])
+    return apart
+
+
+def outdated_rows(rows: Rows, schema_epoch: int) -> Rows:
+    """Return the objects, of these, that lack the columns of the value schema that their topic got in this epoch."""
+    return rows[(rows["epoch"] < schema_epoch) & ~is_hole(rows)]
+
+
+def without_merged(rows: Rows, merges: Sequence[MergeGroup]) -> Rows:
+    """Return the objects that no merge replaces, the oldest first."""
+    if merges:
+        merged = np.sort(np.concatenate([identities(m.sources) for m in merges]))
+        rows = rows[~places(merged, identities(rows))[1]]
+    return rows[np.argsort(rows["epoch"], kind="stable")]
+
+
+def within_limit(rows: Rows, limit: int) -> Rows:
+    """Return the first of some objects, of at most this many bytes in total, but at least one until the limit is reached."""
+    most = int(np.searchsorted(np.cumsum(rows["bytes"]), limit, "right"))
+    return rows[: max(1, most) if limit > 0 else 0]
+
+
+def rewrites_of(revision: int, rows: Rows, rule: MergeRule) -> Iterator[MergeGroup]:
+    """Yield objects of a topic to rewrite, joined with those next to them up to the target size."""
+    rows = in_order(rows)
+    for part in np.split(rows, np.flatnonzero(_apart(rows, rule)) + 1):
+        sizes = part["bytes"].tolist()
+        for first, end in _filled(sizes, 0, len(part), rule.target_bytes, 1):
+            yield MergeGroup(revision, int(part["partition"][0]), part[first:end])
+
+
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:
     """Return the partitions that may have something to merge: those with a run of more objects than may be left alone. A
     quick check of columns, before a slow one of each.
     """
     rows = topic.l1
     small = (rows["bytes"] < rule.enough_bytes) & ~is_hole(rows)
-    number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
     ends = rows["partition"][1:] != rows["partition"][:-1]
-    gap = rows["base"][1:] != rows["last"][:-1] + 1
-    apart = ends | gap | ~small[1:] | ~small[:-1] | (number[1:] != number[:-1])
+    apart = ~small[1:] | ~small[:-1] | _apart(rows, rule)
     firsts = np.flatnonzero(np.r_[True, apart][: len(rows)])
     lengths = np.diff(np.r_[firsts, len(rows)])
     grows = np.r_[ends, True][firsts + lengths - 1] if len(rows) else small

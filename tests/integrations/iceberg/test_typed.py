@@ -17,10 +17,11 @@ from l0gc.errors import SafetyError
 from l0gc.integrations.iceberg import sync as syncing
 from l0gc.integrations.iceberg.catalog import VALUES
 from l0gc.keys import CONTROLLER_LOG
+from l0gc.operations import Merge
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
-from l0gc.streamlog.controller.value_schema import columns_of
+from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.topics import alter_topic
 from tests.support.engines import a_duckdb
 from tests.support.memory_store import another_process, copy_of, put_back, store_of
@@ -151,6 +152,31 @@ def test_every_engine_reads_typed_columns(documented_catalog: StoreConfig, weed:
     assert found_before == [(None,) * 6 + (False,), old, (None,) * 6 + (True,), new]
     parsed = [(n, None, None, None, None, None, False) for n in range(4)]
     assert found_after == [(0, "none", None, None, None, None, False), old, (None,) * 6 + (True,), new, *parsed]
+
+
+@pytest.mark.weed
+def test_gc_alone_brings_older_records_into_the_table_typed(documented_catalog: StoreConfig) -> None:
+    older, limit = 100_000, 200 << 10
+    with l0gc.open(documented_catalog.url) as cluster:
+        cluster.init(create_bucket=True, journals=2)
+        cluster.topics.create("events", partitions=4, journals=2)
+        for first in range(0, older, older // 2):
+            some = range(first, first + older // 2)
+            cluster.upload("events", [b'{"id": %d, "name": "%d"}' % (n, n * n) for n in some])
+            cluster.reconcile()
+        cluster.tables.create("events", catalog="lake")
+        cluster.topics.alter("events", value_schema=FIRST)
+        left = [cluster.topics.describe("events")]
+        while left[-1].outdated_records:
+            cluster.gc(merge=Merge(max_bytes=limit))
+            left.append(cluster.topics.describe("events"))
+            assert left[-1].outdated_records < left[-2].outdated_records
+            assert left[-2].outdated_bytes - left[-1].outdated_bytes <= limit
+        assert left[0].outdated_records == older
+        assert 2 < len(left) <= 2 + left[0].outdated_bytes // (limit // 4)
+        rows = load_catalog("lake").load_table("l0gc.events").scan(selected_fields=("id", "value_error")).to_arrow()
+    assert sorted(rows["id"].to_pylist()) == [*range(older)]
+    assert rows["value_error"].null_count == older
 
 
 def _filtered(weed: SeaweedFS, wanted: str) -> tuple[int, int]:

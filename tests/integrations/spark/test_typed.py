@@ -14,7 +14,7 @@ from l0gc.integrations.spark.readers import StreamReader
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
-from l0gc.streamlog.controller.value_schema import columns_of
+from l0gc.streamlog.given_schema import columns_of
 from tests.support.memory_store import memory_cluster
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, data_source, on, stream_reader, table

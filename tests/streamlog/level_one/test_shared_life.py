@@ -12,7 +12,8 @@ from l0gc.errors import RecordsLostError
 from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
-from l0gc.streamlog.controller.value_schema import VALUE_ERROR, columns_of
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR
+from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.give_up import give_up

@@ -12,7 +12,8 @@ import pytest
 from l0gc.inspect.verify.replay import l1_fault
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
-from l0gc.streamlog.controller.value_schema import VALUE_ERROR, columns_of
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR
+from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import merge as merges
 from l0gc.streamlog.level_one import merge_plan, write
@@ -152,6 +153,64 @@ def test_a_merge_that_began_under_an_older_schema_leaves_what_is_newer(monkeypat
     monkeypatch.setattr("tests.support.merge.plan_merge", plan)
     assert merge(cluster, rule=TWO).errors == []
     assert [(n, t["id"].to_pylist()) for n, t in tables(cluster)] == [(2, [1, 2, 3_000_000_000])]
+
+
+def test_a_merge_rewrites_outdated_objects_oldest_first_within_its_limit() -> None:
+    cluster = typed_cluster(())
+    for n in range(3):
+        lift(cluster, b'{"id": %d}' % n, b"x" * (n == 1))
+    before = values_of(cluster)
+    assert merge(cluster).objects_before == 0
+    assert describe_topic(cluster, "events").outdated_records == 0
+    cluster.controller.alter_topic("events", NOT_GIVEN, FIRST)
+    lift(cluster, b'{"id": 3}', partition=1)
+    left = [describe_topic(cluster, "events").outdated_records]
+    for n in range(3):
+        assert [number for number, _ in tables(cluster)] == [1] * n + [0] * (3 - n)
+        result = merge(cluster, max_bytes=1)
+        assert (result.errors, result.objects_before, result.objects_after) == ([], 1, 1)
+        left.append(describe_topic(cluster, "events").outdated_records)
+    assert left == [6, 4, 2, 0]
+    assert describe_topic(cluster, "events").outdated_bytes == 0
+    assert merge(cluster).objects_before == 0
+    assert [(number, t["id"].to_pylist()) for number, t in tables(cluster)] == [
+        (1, [0, None]), (1, [1, None]), (1, [2, None]),
+    ]  # fmt: skip
+    assert values_of(cluster) == [*before, b'{"id": 3}']
+
+
+def test_outdated_objects_are_joined_once_and_make_a_merge_due() -> None:
+    cluster = typed_cluster(())
+    for n in range(3):
+        lift(cluster, b'{"id": %d}' % n)
+    assert not merges.merge_due(cluster)
+    basis = merges.merge_fingerprint(cluster)
+    cluster.controller.alter_topic("events", NOT_GIVEN, FIRST)
+    assert merges.merge_fingerprint(cluster) != basis, "gc would take it for a cluster without anything to merge"
+    assert merges.merge_due(cluster)
+    result = merge(cluster)
+    assert (result.errors, result.objects_before, result.objects_after) == ([], 3, 1)
+    assert [(number, t["id"].to_pylist()) for number, t in tables(cluster)] == [(1, [0, 1, 2])]
+    assert not merges.merge_due(cluster)
+
+
+def test_what_an_older_schema_wrote_during_an_alteration_is_rewritten_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = typed_cluster(())
+    lift(cluster, b'{"id": 1}')
+    cluster.controller.alter_topic("events", NOT_GIVEN, FIRST)
+    plan, other = merges.plan_merge, another_process(cluster)
+
+    def planned(*args: Any, **named: Any) -> Any:
+        found = plan(*args, **named)
+        other.controller.alter_topic("events", NOT_GIVEN, SECOND)
+        return found
+
+    monkeypatch.setattr("tests.support.merge.plan_merge", planned)
+    assert merge(cluster).objects_after == 1
+    assert [number for number, _ in tables(cluster)] == [1]
+    monkeypatch.setattr("tests.support.merge.plan_merge", plan)
+    assert merge(cluster).objects_after == 1
+    assert [number for number, _ in tables(cluster)] == [2]
 
 
 def test_a_reconcile_that_began_under_an_older_schema_lands(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from l0gc.streamlog.controller.value_schema import VALUE_ERROR, ValueSchema, columns_of, evolved
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR, ValueSchema, evolved
+from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.level_one.values import ValueParser
 from tests.support.memory_store import memory_cluster, store_of
 from tests.support.reconcile import put, reconcile

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from l0gc.streamlog.controller.value_schema import FIRST_ID, VALUE_ERROR, VALUE_ERROR_ID, columns_of, evolved
+from l0gc.streamlog.controller.value_schema import FIRST_ID, VALUE_ERROR, VALUE_ERROR_ID, evolved
+from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.level_one import values
 from l0gc.streamlog.level_one.fits import MAX_NESTING
 from l0gc.streamlog.level_one.values import ValueParser

@@ -1,0 +1,83 @@
+"""Proposed schemas: the types of what records show, without rounding, and a reason for each field that is left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from l0gc.streamlog.controller.value_schema import evolved, fields_json
+from l0gc.streamlog.given_schema import columns_of
+from l0gc.streamlog.infer import inferred
+from tests.streamlog.controller.test_value_schema import NAMES, shown
+
+
+def test_a_schema_is_inferred_from_records() -> None:
+    columns, left_out = inferred(
+        [
+            b'{"id": 1, "x": 1, "at": "2024-01-31T10:00:00Z", "day": "2024-01-31", "tags": [], "n": null, "mix": 1, "a.b": 1}',  # noqa: E501
+            b'{"id": 2, "x": 1.5, "at": "2024-01-31T10:00:00.25Z", "tags": ["a"], "n": null, "mix": "1", "s": {"u": 0.5}}',
+            b"nonsense",
+            b"",
+            b"[1]",
+            b'{"id": 3, "day": "soon", "s": {"v": [1, 2.5]}, "big": 123456789012345678901234567890}',
+        ]
+    )
+    assert shown(columns) == [
+        *(
+            ("id", "long"),
+            ("x", "double"),
+            ("at", "timestamptz"),
+            ("day", "string"),
+            ("tags", ["list", ("element", "string")]),
+        ),
+        *(
+            ("n", "string"),
+            ("s", ["struct", ("u", "double"), ("v", ["list", ("element", "double")])]),
+            ("big", "decimal(38, 0)"),
+        ),
+    ]
+    assert [(f.field, f.reason.split(",")[0]) for f in left_out] == [
+        ("mix", "has values of several types"),
+        ("a.b", "field name 'a.b' must have 1 to 200 printable characters without a dot"),
+    ]
+    assert evolved(None, columns_of({"fields": fields_json(columns)})).number == 1
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=12),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.lists(st.dictionaries(NAMES | st.text(max_size=3), VALUES, max_size=5), max_size=4))
+def test_what_is_inferred_is_a_schema(records: list[dict[str, Any]]) -> None:
+    columns, left_out = inferred([msgspec.json.encode(r) for r in records])
+    proposed = {c.name for c in columns} | {f.field.split(".")[0] for f in left_out}
+    assert proposed >= {name for r in records for name in r if name and "." not in name}
+    if columns:
+        assert evolved(None, columns_of({"fields": fields_json(columns)})).number == 1
+
+
+def test_integers_beyond_a_long_are_decimals_and_never_doubles() -> None:
+    ids = (2**63, 2**64 - 1, -(10**25), 10**38)
+    types = {v: [c.type for c in inferred([b'{"id": 1}', b'{"id": %d}' % v])[0]] for v in ids}
+    assert types == {ids[0]: ["decimal(20, 0)"], ids[1]: ["decimal(20, 0)"], ids[2]: ["decimal(38, 0)"], ids[3]: []}
+    assert [c.type for c in inferred([b'{"id": 0.5}', b'{"id": %d}' % ids[0]])[0]] == ["double"]
+
+
+def test_what_is_left_out_is_named_with_its_reason() -> None:
+    columns, left_out = inferred([b'{"id": 1, "ID": 2, "": 3, "s": {"a.b": 1, "x": []}, "m": [1, "a"], "o": {}}'])
+    assert shown(columns) == [("id", "long")]
+    assert {f.field: f.reason for f in left_out} == {
+        "ID": "field 'id' occurs twice, since tables ignore case; leave one of them out",
+        "": "field name '' must have 1 to 200 printable characters without a dot",
+        "s.a.b": "field name 'a.b' must have 1 to 200 printable characters without a dot",
+        "s.x": "is always empty",
+        "m.element": "has values of several types, or values that no column can hold",
+        "o": "is always empty",
+    }
+    assert inferred([b'{"first": "0001-01-01T00:00:00Z", "last": "9999-12-31"}'])[0][0].type == "timestamptz"
