@@ -187,7 +187,12 @@ def _read_journal(
     first = min((_end_of(e, journal, -1) for e in ends), default=copy.end.offset) + 1
     names = {topic.revision: topic.name for topic, _ in live}
     log = SharedLog(cluster.store, journal_log(journal), cluster.runtime, parallel=cluster.parallel)
-    offsets = sorted(o for o in log.list_folder().entries if first <= o <= copy.end.offset)
+    try:
+        begins = max(first, log.boundary.read()[0])  # a stale writer may create one below it again (hazard 7)
+    except CorruptObjectError as e:
+        return [unread_log(journal, e)]
+    entries = log.list_folder().entries
+    offsets = sorted(o for o in entries if begins <= o <= copy.end.offset)
     proof.entries += len(offsets)
     proof.entries_gone += copy.end.offset + 1 - first - len(offsets)
 

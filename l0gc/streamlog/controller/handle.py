@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Final
 
 from l0gc.errors import NotInitialisedError, ObjectNotFoundError, UsageError
@@ -107,13 +108,14 @@ class Controller:
 
     def began_ms(self, epoch: int) -> int | None:
         """Return the time of the entry that began an epoch, by the store's clock; None if the log no longer has it."""
-        jump = self.replica.state.jump
+        jump, log = self.replica.state.jump, self.replica.log
         if epoch < jump.epoch:
             return None  # of an epoch before the last jump the offset is forgotten
-        try:
-            return self.replica.log.get(jump.offset + epoch - jump.epoch).time_ms
-        except ObjectNotFoundError:
-            return None
+        offset = jump.offset + epoch - jump.epoch
+        with suppress(ObjectNotFoundError):
+            entry = log.get(offset)
+            return None if log.is_re_created(offset) else entry.time_ms
+        return None
 
     def epoch(self, at_least: int = -1) -> int:
         """Return the cluster epoch, at most a few seconds old; read it anew if the cached one is below `at_least`."""

@@ -21,7 +21,7 @@ from l0gc.inspect.verify.replay import (
     unknown_journals,
 )
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.storage.entry import StoredEntry
+from l0gc.storage.entry import Entry, StoredEntry, encode_entry
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
@@ -158,6 +158,18 @@ def test_an_unreadable_entry_below_a_checkpoint_is_found() -> None:
     log = log_of(cluster)
     cluster.store.put(log.entry_key(log.list_folder().checkpoints[-1] - 1), b"{")
     assert faults_of(cluster) == [Kind.CHECKPOINT_DIFFERS]
+
+
+def test_an_entry_created_again_below_the_boundary_is_not_a_fault() -> None:
+    cluster = grown(entries=2)
+    log = log_of(cluster)
+    payload = log.get(log.list_folder().checkpoints[-1]).payload
+    old_enough(cluster)
+    assert handle_of(another_process(cluster)).replica.truncate() > 0
+    key = log.entry_key(log.list_folder().checkpoints[-1] - 1)
+    assert key not in store_of(cluster).objects
+    cluster.store.put(key, encode_entry(key, Entry("stale", 0, payload)))
+    assert faults_of(cluster) == faults_of(cluster, deep=True) == []
 
 
 def test_a_log_that_ends_before_its_checkpoint_has_a_gap() -> None:

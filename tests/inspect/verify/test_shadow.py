@@ -16,6 +16,7 @@ from l0gc.inspect.verify.findings import VerifyResult
 from l0gc.inspect.verify.shadow import AccessLogs, verify_shadow
 from l0gc.keys import journal_log
 from l0gc.operations import Sweep
+from l0gc.storage.entry import Entry, encode_entry
 from l0gc.storage.objectstore import LocalFolder
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.housekeep import housekeep
@@ -155,6 +156,24 @@ def test_entries_that_were_truncated_since_are_counted() -> None:
     result = verify_shadow(cluster)
     assert result.shadow is not None
     assert (result.shadow.entries, result.shadow.entries_gone) == (0, 1)
+
+
+def test_an_entry_created_again_below_the_boundary_is_not_a_finding() -> None:
+    cluster = lifted()
+    log = handle_of(cluster).replica.log
+    named = log.get(min(log.list_folder().entries)).payload  # it names an object that is garbage by now
+    run = shadow(cluster)
+    put(cluster, {0: 2})
+    first = read_summary(cluster.store, run.run_id).ends["journal 0"][1].offset + 1
+    lift(cluster)
+    put(cluster, {0: 2})
+    handle_of(cluster).replica.write_checkpoint()
+    store_of(cluster).clock.sleep(3600)
+    assert handle_of(another_process(cluster)).replica.truncate() > 0
+    key = log.entry_key(first)
+    assert key not in store_of(cluster).objects
+    cluster.store.put(key, encode_entry(key, Entry("stale", 0, named)))
+    assert verify_shadow(another_process(cluster)).total == 0
 
 
 def test_a_journal_that_was_set_back_proves_nothing() -> None:

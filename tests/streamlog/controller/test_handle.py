@@ -23,6 +23,7 @@ from l0gc.errors import (
 )
 from l0gc.keys import CONTROLLER_LOG, FORMAT, KeyLayout
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import Entry, encode_entry
 from l0gc.storage.log import SharedLog
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings, tick_is_due
@@ -512,6 +513,24 @@ def test_an_operator_advances_above_an_epoch_and_no_further() -> None:
     with pytest.raises(UsageError, match="cannot be advanced to"):
         cluster.controller.advance_above(10**18 - 1)
     assert cluster.controller.epoch() == 8
+
+
+def test_an_entry_created_again_below_the_boundary_began_no_epoch() -> None:
+    cluster = memory_cluster()
+    controller = cluster.controller
+    for _ in range(4):
+        controller.advance()
+    log = controller.replica.log
+    assert controller.began_ms(3) == log.get(3).time_ms
+    payload = log.get(3).payload
+    controller.replica.write_checkpoint()
+    store_of(cluster).clock.sleep(3600)
+    assert another(cluster).controller.replica.truncate() > 0
+    assert controller.began_ms(3) is None
+    key = log.entry_key(3)
+    store_of(cluster).put(key, encode_entry(key, Entry("stale", 7, payload)))
+    assert controller.began_ms(3) is None
+    assert controller.began_ms(4) is not None
 
 
 def test_a_far_epoch_jump_is_one_entry() -> None:
