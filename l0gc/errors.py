@@ -59,6 +59,8 @@ def rebuilt(kind: type[L0gcError], args: tuple[object, ...]) -> L0gcError:
 def unexpected(e: Exception) -> L0gcError:
     """Return an error for an exception that l0gc does not raise itself; that becomes its cause."""
     error = L0gcError(f"unexpected {type(e).__name__}: {e}")
+    if isinstance(e, RuntimeError) and "can't start new thread" in str(e):
+        error = L0gcError("this user may start no more threads: raise ulimit -u, or the container's limit of pids")
     error.__cause__ = e
     return error
 

@@ -17,11 +17,11 @@ import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Barrier
+from threading import Barrier, BrokenBarrierError
 from typing import ClassVar, Final
 
 from l0gc import __version__
@@ -51,6 +51,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage import bucket
 from l0gc.storage.bucket import EXPIRES, EXPIRES_MARKERS, EXPIRES_OLD, MOVES, LifecycleRule
 from l0gc.storage.objectstore import OFF, ObjectStore
+from l0gc.storage.parallel import WorkerThreads
 from l0gc.storage.probe import probe
 from l0gc.storage.refusals import DENIED
 from l0gc.storage.s3 import S3Store
@@ -63,6 +64,8 @@ FAILURE: Final = "failure"
 JAVA: Final = 17
 _LIBRARIES: Final = ("boto3", "obstore", "pyarrow", "msgspec")
 RACERS: Final = 8
+_TOGETHER_S: Final = 5.0
+"""How long a racer waits for the others."""
 ROUNDS: Final = 2
 VERSIONED_FOLDERS: Final = ("level_zero/", "level_one/", "l0gc/")
 """Where old versions accumulate. Only `undelete` needs them, so a rule may expire them everywhere."""
@@ -287,7 +290,7 @@ def race(store: ObjectStore, runtime: Runtime) -> str:
     folder = f"l0gc/probe/{runtime.new_id()}/"
     keys = [f"{folder}{n}" for n in range(ROUNDS)]
     try:
-        with ThreadPoolExecutor(RACERS) as pool:
+        with WorkerThreads(RACERS, "race") as pool:
             for key in keys:
                 for kind in ("create", "replace"):
                     etag = "" if kind == "create" else store.get(key).etag
@@ -300,12 +303,13 @@ def race(store: ObjectStore, runtime: Runtime) -> str:
     return ""
 
 
-def _winners(pool: ThreadPoolExecutor, store: ObjectStore, key: str, etag: str) -> list[bytes]:
+def _winners(pool: Executor, store: ObjectStore, key: str, etag: str) -> list[bytes]:
     start = Barrier(RACERS)
 
     def one(n: int) -> bytes | None:
         body = f"{n} {etag}".encode()
-        start.wait()
+        with suppress(BrokenBarrierError):  # this machine may allow fewer threads
+            start.wait(_TOGETHER_S)
         try:
             if etag:
                 store.put_if_match(key, body, etag)

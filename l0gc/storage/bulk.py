@@ -11,6 +11,7 @@ import os
 import string
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, timedelta
 from functools import cache, partial
@@ -147,8 +148,10 @@ class Bulk:
         while True:
             asked = False
             try:
-                stream = obstore.list(self._store, prefix, offset=last, chunk_size=PAGE_SIZE, return_arrow=True)
-                for batch in stream:
+                with _without_panic():
+                    listed = obstore.list(self._store, prefix, offset=last, chunk_size=PAGE_SIZE, return_arrow=True)
+                stream = iter(listed)
+                while (batch := _next(stream)) is not None:
                     self._count("list")
                     asked, attempt, began = True, 1, time.monotonic()
                     keys = batch.column("path").to_pylist()
@@ -192,10 +195,29 @@ class Bulk:
         while True:
             self._count(kind)
             try:
-                return request()
+                with _without_panic():
+                    return request()
             except obstore.exceptions.BaseError as e:
                 _pause_or_raise(e, attempt, began)
                 attempt += 1
+
+
+@contextmanager
+def _without_panic() -> Iterator[None]:
+    """Raise an error of obstore's in place of a panic, as when the machine allows no more threads: boto3 needs none."""
+    import obstore
+
+    try:
+        yield
+    except BaseException as e:
+        if type(e).__name__ != "PanicException":
+            raise
+        raise obstore.exceptions.GenericError(str(e)) from None
+
+
+def _next(stream: Iterator[T]) -> T | None:
+    with _without_panic():
+        return next(stream, None)
 
 
 def _pause_or_raise(e: Exception, attempt: int, began: float) -> None:

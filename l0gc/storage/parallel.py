@@ -133,7 +133,10 @@ def _cancelled() -> Any:
 
 
 class WorkerThreads(Executor):
-    """At most `workers` threads, each started when there is work for it."""
+    """At most `workers` threads, each started when there is work for it.
+
+    If the machine allows fewer, there are fewer; without any, tasks run in the caller's thread.
+    """
 
     def __init__(self, workers: int, name: str) -> None:
         self.workers, self._name = workers, name
@@ -149,25 +152,41 @@ class WorkerThreads(Executor):
 
     def submit(self, fn: Callable[..., B], /, *args: Any, **kwargs: Any) -> Future[B]:
         self.check_open()
-        if len(self._alive) < self.workers:
-            self._start(f"{self._name}_{len(self._alive)}")
+        if len(self._alive) < self.workers and not self._start(f"{self._name}_{len(self._alive)}"):
+            self.workers = len(self._alive)
+        if not self.workers:
+            return InlineExecutor().submit(fn, *args, **kwargs)
         task = _WorkerTask(lambda: fn(*args, **kwargs))
         self._tasks.put(task)
         if self._closed:  # meanwhile: the threads may have ended without it
             self._drop()
         return task
 
-    def _start(self, name: str) -> None:
-        alive, begun = threading.Lock(), threading.Lock()
+    def _start(self, name: str) -> bool:
+        """Start a thread; return False if the machine does not allow another one."""
+        alive, begun, refused = threading.Lock(), threading.Lock(), False
         begun.acquire()
+
+        def start() -> None:
+            nonlocal refused
+            try:
+                thread.start()
+            except RuntimeError:
+                refused = True
+                begun.release()
+
         for _ in range(_STARTS):
             if sys.is_finalizing():
                 break
             thread = threading.Thread(target=_work, args=(self._tasks, alive, begun), name=name, daemon=True)
-            _thread.start_new_thread(thread.start, ())  # this thread must not wait in the condition of `start`
+            try:
+                _thread.start_new_thread(start, ())  # this thread must not wait in the condition of `Thread.start`
+            except RuntimeError:
+                return False
             if begun.acquire(timeout=_BEGUN_S):
-                self._alive.append(alive)
-                return
+                if not refused:
+                    self._alive.append(alive)
+                return not refused
         raise UsageError("no thread can be started, since Python is ending: use the cluster before that")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:

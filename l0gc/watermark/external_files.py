@@ -9,7 +9,6 @@ that, `--expect-partitions N` gives the number of partitions. A file of zero byt
 
 from __future__ import annotations
 
-import codecs
 import gzip
 import io
 import posixpath
@@ -259,4 +258,4 @@ def _parsed(kind: str, body: bytes, name: str) -> pa.Table:
         raise CorruptObjectError(f"line {line} of {name} is null, which is not a row")
     schema = pa.schema(list(TYPES.items()))
     options = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
-    return pyarrow.json.read_json(pa.BufferReader(body.removeprefix(codecs.BOM_UTF8)), parse_options=options)
+    return pyarrow.json.read_json(pa.BufferReader(body), parse_options=options)

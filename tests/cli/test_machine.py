@@ -65,6 +65,25 @@ def test_a_user_without_a_name_and_a_home_runs_commands(store: S3Store, tmp_path
     assert f"Spark needs a name for the user {NOBODY}, but /etc/passwd has none" in spark.stderr
 
 
+@as_nobody
+@pytest.mark.weed
+@pytest.mark.thorough
+@pytest.mark.slow
+@pytest.mark.parametrize("threads", [8, 3])
+def test_a_user_who_may_start_few_threads_runs_commands(store: S3Store, tmp_path: Path, threads: int) -> None:
+    founded()
+    (tmp_path / "records").write_text("one\n")
+    for command in (
+        ["upload", "events", str(tmp_path / "records")],
+        ["gc", "--housekeep-barrier", "--engine", "local"],
+        ["read", "events"],
+        ["verify", "--engine", "local"],
+        ["doctor"],
+    ):
+        ended = nameless("prlimit", f"--nproc={threads}", *BIN, *command, RUST_BACKTRACE="0")
+        assert (ended.returncode, "unexpected" in ended.stderr) == (0, False), ended.stderr
+
+
 def test_spark_is_not_started_for_a_user_without_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
     assert has_user()
     monkeypatch.setattr("os.geteuid", lambda: NOBODY)

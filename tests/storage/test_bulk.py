@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import obstore
 import pytest
 
 import l0gc.storage.access
@@ -89,6 +90,25 @@ def test_a_key_that_was_refused_is_named_though_the_others_are_gone(deleting: De
     keys = [PLAIN.format(n) for n in range(4)]
     assert deleting.store.delete_once(keys) == [DeleteFailure(keys[2], "AccessDenied", "locked")]
     assert deleting.store.requests["delete"] == len(deleting.received) == 1
+
+
+class PanicException(BaseException):
+    """As pyo3's, which no package exports."""
+
+
+def test_a_panic_of_obstore_leaves_the_work_to_boto3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/p", endpoint_url=endpoint))
+    store.create_bucket()
+    store.put("d/k", b"12345")
+
+    def panics(*args: object, **more: object) -> None:
+        raise PanicException("OS can't spawn worker thread")
+
+    for name in ("get_ranges", "list", "put"):
+        monkeypatch.setattr(obstore, name, panics)
+    store.put_bulk("d/b", b"1")
+    assert [k for page in store.scan("d/") for k in page.keys] == ["d/b", "d/k"]
+    assert store.get_ranges("d/k", [(1, 2)]) == [b"23"]
 
 
 @pytest.mark.parametrize(("status", "error"), [(503, ThrottledError), (403, AccessDeniedError), (500, StoreError)])

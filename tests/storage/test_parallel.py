@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
@@ -277,3 +278,29 @@ kept.__enter__().map(str, range(4))
         [sys.executable, "-c", program], check=False, timeout=PATIENCE_S, capture_output=True, text=True
     )
     assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 3])
+@pytest.mark.parametrize("where", ["raw", "in it"])
+def test_a_machine_that_allows_few_threads_gets_few(allowed: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = 0
+    monkeypatch.setattr(parallel, "_STARTS", 1)  # a test that fails waits for no more threads that never begin
+    real: Any = _thread.start_new_thread if where == "raw" else threading.Thread.start
+
+    def few(*args: Any) -> Any:
+        nonlocal started
+        if started == allowed:
+            raise RuntimeError("can't start new thread")
+        started += 1
+        return real(*args)
+
+    pool = WorkerThreads(8, "few")
+    if where == "raw":
+        monkeypatch.setattr(_thread, "start_new_thread", few)
+    else:
+        monkeypatch.setattr(threading.Thread, "start", few)
+    results = [f.result() for f in [pool.submit(int.__mul__, n, n) for n in range(20)]]
+    monkeypatch.undo()
+    assert results == [n * n for n in range(20)]
+    assert pool.workers == allowed
+    in_time(pool.shutdown)
