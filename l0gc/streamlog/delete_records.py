@@ -42,8 +42,8 @@ def delete_records(
 
     Args:
         before_offset: the first offset that stays; `HIGH_WATERMARK` for all current records.
-        before_time_ms: keep the first record whose timestamp is not older, and all after it. dry_run, shown: see
-            `expire`.
+        before_time_ms: keep the first record whose timestamp is not older, and all after it.
+        dry_run, shown: see `expire`.
         confirm: called with what would be deleted, if anything; what it raises is raised, and nothing is deleted.
 
     Raises:
