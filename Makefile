@@ -33,10 +33,10 @@ check: generate ## Within a minute: write what is generated, check style and typ
 	@$(MAKE) --no-print-directory --keep-going -j2 --output-sync=target style contracts
 
 generate: | $(BIN)/l0gc
-	$(BIN)/python -m docs.commands
-	$(BIN)/python -m docs.library
-	$(BIN)/python -m docs.alerts
-	$(BIN)/python -m docs.tables
+	$(BIN)/python -m docs.programs.commands
+	$(BIN)/python -m docs.programs.library
+	$(BIN)/python -m docs.programs.alerts
+	$(BIN)/python -m docs.programs.tables
 	$(BIN)/python -m tests.examples.iam
 	$(BIN)/python -m tests.scaling.paper --write
 
@@ -94,7 +94,7 @@ captures: $(VENV)/.dev java ## Record the README's first session and docs/captur
 
 docs: $(VENV)/.dev ## Build the documents' site (build/site) and the man pages (build/man)
 	$(BIN)/python -m sphinx -q -W --keep-going docs build/site
-	$(BIN)/python docs/man_pages.py build/man
+	$(BIN)/python docs/programs/man_pages.py build/man
 
 bench: $(VENV)/.bench java ## Run the benchmarks
 	PATH="$(abspath $(BIN)):$$PATH" benchmarks/run

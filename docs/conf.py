@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "docs")]
+sys.path[:0] = [str(ROOT), str(ROOT / "docs/programs")]
 
 from l0gc import __version__  # noqa: E402 - after the path on which it is found
 
@@ -28,7 +28,7 @@ copyright = author
 version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.extlinks", "sphinx.ext.napoleon", "sphinx_click"]
 extlinks = {"source": (f"{SOURCE}%s", None)}
-exclude_patterns = ["captures", "images", "_build"]
+exclude_patterns = ["captures", "images", "programs", "_build"]
 suppress_warnings = ["myst.header", "myst.xref_missing"]
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"

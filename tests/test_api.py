@@ -441,8 +441,8 @@ def test_a_name_that_l0gc_does_not_have_is_an_attribute_error() -> None:
 
 
 def test_the_page_has_the_docstrings_and_the_example() -> None:
-    """If this fails, run docs/library.py."""
-    module = runpy.run_path(str(ROOT / "docs/library.py"))
+    """If this fails, run docs/programs/library.py."""
+    module = runpy.run_path(str(ROOT / "docs/programs/library.py"))
     text = (ROOT / "docs/library.md").read_text()
     assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]

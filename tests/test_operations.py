@@ -301,8 +301,8 @@ def test_each_option_is_described_and_nothing_else(operation: type[Operation]) -
 
 
 def test_the_keywords_of_the_library_are_the_options() -> None:
-    """If this fails, run docs/library.py."""
-    keywords = runpy.run_path(str(ROOT / "docs/library.py"))["keywords"]
+    """If this fails, run docs/programs/library.py."""
+    keywords = runpy.run_path(str(ROOT / "docs/programs/library.py"))["keywords"]
     assert (ROOT / "l0gc/api/keywords.py").read_text() == keywords()
 
 

@@ -1,4 +1,4 @@
-"""The keywords of the library's methods: the options in l0gc/operations.py. By docs/library.py."""
+"""The keywords of the library's methods: the options in l0gc/operations.py (docs/programs/library.py)."""
 
 from __future__ import annotations
 

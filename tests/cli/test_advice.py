@@ -17,7 +17,7 @@ import click
 import pytest
 
 import l0gc
-from docs.alerts import RULES
+from docs.programs.alerts import RULES
 from l0gc.cli.help import pages
 from l0gc.cli.main import COMMANDS, load
 

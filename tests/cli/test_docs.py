@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 import pytest
 
-from docs import commands, tables
+from docs.programs import commands, tables
 from l0gc import errors
 from l0gc.cli.main import COMMANDS, cli, load
 from l0gc.cli.options import common_options
@@ -111,14 +111,14 @@ def test_every_command_and_nothing_else_has_a_section() -> None:
 
 
 def test_the_page_of_commands_is_up_to_date() -> None:
-    """If this fails, run docs/commands.py."""
+    """If this fails, run docs/programs/commands.py."""
     text = (ROOT / "docs/commands.md").read_text()
     assert tables.page(commands.page(text)) == text
 
 
 @pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=_name)
 def test_the_tables_of_a_page_are_up_to_date(document: Path) -> None:
-    """If this fails, run docs/tables.py."""
+    """If this fails, run docs/programs/tables.py."""
     text = document.read_text()
     assert tables.page(text) == text
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from docs import alerts as table
+from docs.programs import alerts as table
 from l0gc.cli.metrics import BY_NAME, LABELS, MEASURED, METRICS
 from l0gc.inspect.causes import CODES, PAUSED
 

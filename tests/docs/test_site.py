@@ -87,7 +87,10 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
 
 def test_every_command_has_a_man_page_with_all_of_its_options(tmp_path: Path) -> None:
     subprocess.run(
-        [sys.executable, "docs/man_pages.py", str(tmp_path)], cwd=ROOT, env={**os.environ, **NO_NETWORK}, check=True
+        [sys.executable, "docs/programs/man_pages.py", str(tmp_path)],
+        cwd=ROOT,
+        env={**os.environ, **NO_NETWORK},
+        check=True,
     )
     commands = {"l0gc": cli, **every_command()}
     assert {p.name for p in tmp_path.iterdir()} == {f"{name.replace(' ', '-')}.1" for name in commands}

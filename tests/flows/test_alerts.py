@@ -15,7 +15,7 @@ import msgspec
 import pytest
 import yaml
 
-from docs.alerts import ALERTS, RULES
+from docs.programs.alerts import ALERTS, RULES
 from l0gc.collect.deletion import Pause
 from l0gc.keys import CONTROLLER_LOG, FORMAT, L1_DATA, PAUSED, journal_log
 from l0gc.storage.s3 import S3Store

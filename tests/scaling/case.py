@@ -1,4 +1,4 @@
-"""The worked case of `docs/scaling.md`: what it assumes, and what follows from that by the formulas of `docs/scaling.py`.
+"""The worked case of `docs/scaling.md`: what it assumes, and what its formulas give for that.
 
 Also the sweeps whose LIST requests the document gives; `test_large.py` runs them.
 """
@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from docs import scaling as model
-from docs.scaling import Log, Requests
+from docs.programs import scaling as model
+from docs.programs.scaling import Log, Requests
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY
 from l0gc.storage.workers import SPARK

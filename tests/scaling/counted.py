@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from docs.scaling import Requests
+from docs.programs.scaling import Requests
 from l0gc.keys import PUBLISHED_COPY
 from tests.support.memory_store import Call, MemoryStore
 

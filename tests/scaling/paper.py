@@ -13,8 +13,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from docs import scaling as model
-from docs.scaling import Requests
+from docs.programs import scaling as model
+from docs.programs.scaling import Requests
 from l0gc.streamlog.journal.handle import APPEND_INTERVAL_S
 from tests.scaling import case
 from tests.scaling.case import DAY_S, SweepCase

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from docs import scaling as model
-from docs.scaling import Log, Requests
+from docs.programs import scaling as model
+from docs.programs.scaling import Log, Requests
 from l0gc.collect.record import recorded_attempt
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS

@@ -9,8 +9,8 @@ from functools import partial
 
 import pytest
 
-from docs import scaling as model
-from docs.scaling import Log
+from docs.programs import scaling as model
+from docs.programs.scaling import Log
 from l0gc.collect.plan import run_id
 from l0gc.collect.record import recorded_attempt
 from l0gc.collect.sweep import SweepResult, SweepRun

@@ -6,8 +6,8 @@ import re
 import subprocess
 import sys
 
-from docs import scaling
-from docs.scaling import Requests
+from docs.programs import scaling
+from docs.programs.scaling import Requests
 from tests.scaling import case
 from tests.scaling.paper import DOCUMENT, TABLES, names, rewritten
 

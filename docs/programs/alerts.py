@@ -1,8 +1,8 @@
 """Write what follows from the table of what can go wrong: the alert rules and the dashboard.
 
-`.venv/bin/python -m docs.alerts`; docs/tables.py writes the table in docs/metrics.md. Several jobs export the same gauges,
-each as of its own last run, and an old one must neither hide a fault nor keep one: `newest` takes those of the run that
-looked last.
+`.venv/bin/python -m docs.programs.alerts`; docs/programs/tables.py writes the table in docs/metrics.md. Several jobs
+export the same gauges, each as of its own last run, and an old one must neither hide a fault nor keep one: `newest` takes
+those of the run that looked last.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from l0gc.inspect.causes import (
     UNREADABLE_JOURNAL,
 )
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RULES = ROOT / "examples/prometheus/alerts.yml"
 DASHBOARD = ROOT / "examples/grafana/l0gc.json"
 LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")

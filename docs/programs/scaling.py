@@ -1,9 +1,9 @@
 """What each command asks of the store, as formulas; `docs/scaling.md` gives them in words.
 
-`.venv/bin/python docs/scaling.py --objects 1e8 --cores 32` prints what a bucket of yours takes, in hours and dollars. In
-`tests/scaling`, `test_counts.py` and `test_large.py` compare the formulas with requests counted in runs, and `paper.py`
-works out the document's tables with them. All they rest on is in the first part: what a run asks once (`ONCE`), sizes,
-limits and prices. Who adds a request to a command adds it there, and the tests say if it is wrong.
+`.venv/bin/python docs/programs/scaling.py --objects 1e8 --cores 32` prints what a bucket of yours takes, in hours and
+dollars. In `tests/scaling`, `test_counts.py` and `test_large.py` compare the formulas with requests counted in runs, and
+`paper.py` computes the document's tables with them. They rest on the first part alone: what a run requests once (`ONCE`),
+sizes, limits and prices. If you add a request to a command, add it there; the tests fail if it is wrong.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Man pages, one for each command, from what `--help` says: `python docs/man_pages.py DIRECTORY` (`make docs`)."""
+"""Man pages, one for each command, from what `--help` says: `python docs/programs/man_pages.py DIRECTORY` (`make docs`)."""
 
 from __future__ import annotations
 

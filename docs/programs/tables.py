@@ -1,4 +1,4 @@
-"""Write the tables of the documents that follow from the code: `.venv/bin/python -m docs.tables`.
+"""Write the tables of the documents that follow from the code: `.venv/bin/python -m docs.programs.tables`.
 
 Each table stands between `<!-- generated: NAME -->` and `<!-- end -->`. A name is a key of `TABLES`, or `fields of` and the
 classes whose docstrings describe a command's JSON.
@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from docs import alerts, commands
+from docs.programs import alerts, commands
 from l0gc import errors
 from l0gc.cli.metrics import MEASURED, METRICS, OBSERVING
 from l0gc.collect.vacuum import GARBAGE
@@ -30,7 +30,7 @@ from l0gc.streamlog.journal import checkpoint, producers, shared
 from l0gc.streamlog.journal import rows as packed
 from l0gc.streamlog.journal.entries import ClosedTopic, EditedTopic, JournalEntry, ObjectExtents
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1]
 ROOT = FOLDER.parent
 PLACE = re.compile(r"(<!-- generated: ([^>]+) -->\n\n).*?(<!-- end -->)", re.DOTALL)
 FIELDS_OF = "fields of "

@@ -1,4 +1,4 @@
-"""Write again what follows from l0gc/api and l0gc/operations.py: `.venv/bin/python -m docs.library`.
+"""Write again what follows from l0gc/api and l0gc/operations.py: `.venv/bin/python -m docs.programs.library`.
 
 That is the reference in docs/library.md, from the docstrings; and l0gc/api/keywords.py, which has the options as keywords: a
 type checker knows those from a `TypedDict` alone.
@@ -17,10 +17,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from l0gc import api, operations
 from l0gc.operations import Operation
 
-PAGE = Path(__file__).parent / "library.md"
+PAGE = Path(__file__).parents[1] / "library.md"
 BEGIN = "## Reference\n"
-KEYWORDS = Path(__file__).parents[1] / "l0gc/api/keywords.py"
-KEYWORDS_HEAD = '''"""The keywords of the library's methods: the options in l0gc/operations.py. By docs/library.py."""
+KEYWORDS = Path(__file__).parents[2] / "l0gc/api/keywords.py"
+KEYWORDS_HEAD = '''"""The keywords of the library's methods: the options in l0gc/operations.py (docs/programs/library.py)."""
 
 from __future__ import annotations
 
