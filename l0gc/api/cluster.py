@@ -463,6 +463,7 @@ class Cluster:
         *,
         objects: Sequence[str] = (),
         force_readable: bool = False,
+        confirm: Callable[[], object] | None = None,
     ) -> GiveUpResult:
         """Give up lost records that are not in L1, so that their partitions can continue. As `l0gc give-up`.
 
@@ -470,6 +471,7 @@ class Cluster:
             offsets: the first and last lost record of the topic's partition; readers will always find a hole there.
             objects: instead, the keys of L0 objects, to give up all their records.
             force_readable: give up even records that can be read.
+            confirm: called once the records are chosen; it raises to give up nothing.
         """
         from l0gc.streamlog.level_one.give_up import give_up
 
@@ -481,6 +483,7 @@ class Cluster:
             partition=partition,
             offsets=offsets,
             force_readable=force_readable,
+            confirm=confirm,
         )
 
     def compute_watermark(

@@ -498,13 +498,17 @@ def give_up_command(
         or (span is None) != (partition is None)
     ):
         raise click.UsageError("Give --object KEY, or TOPIC with --partition and --offsets.")
-    if not yes:
-        readable = ", also those that can be read," if force_readable else ""
-        what = f"{span[0]} to {span[1]} of partition {topic}/{partition}" if span else f"in {', '.join(objects)}"
-        asked(out, cluster, "abandon", f"the records {what}{readable} for ever")
+    readable = ", also those that can be read," if force_readable else ""
+    what = f"{span[0]} to {span[1]} of partition {topic}/{partition}" if span else f"in {', '.join(objects)}"
+    confirm = partial(asked, out, cluster, "abandon", f"the records {what}{readable} for ever")
     out.finish(
         lambda: cluster.give_up(
-            topic or "", -1 if partition is None else partition, span, objects=objects, force_readable=force_readable
+            topic or "",
+            -1 if partition is None else partition,
+            span,
+            objects=objects,
+            force_readable=force_readable,
+            confirm=None if yes else confirm,
         ),
         lambda r: [
             f"{count(r.records, 'record')} of {count(r.partitions, 'partition')} given up",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
@@ -148,6 +148,7 @@ def give_up(
     partition: int = -1,
     offsets: tuple[int, int] | None = None,
     force_readable: bool = False,
+    confirm: Callable[[], object] | None = None,
 ) -> GiveUpResult:
     """Turn lost records into a permanent hole: all that are in some L0 objects, or those of a partition.
 
@@ -156,6 +157,8 @@ def give_up(
         objects: the keys of L0 objects.
         offsets: the first and the last record of the partition of the topic.
         force_readable: also if some of them can be read.
+        confirm: called once the records are chosen, before they are looked for; it raises to give up nothing. So an answer
+            never covers a topic that was created since under the same name.
 
     Raises:
         NotFoundError: the topic or the records do not exist, or no journal needs such an object.
@@ -172,9 +175,12 @@ def give_up(
         lost = [_by_offsets(cluster, state.topic(topic), partition, *offsets)]
     else:
         lost = _by_objects(cluster, list(state.topics.values()), set(objects))
+    if confirm is not None:
+        confirm()
     blocks = _blocks(cluster, lost, force_readable)
-    rows = _write(cluster, by, lost, blocks, state.epoch)
-    return _land(cluster, lost, rows, state.epoch)
+    epoch = cluster.controller.snapshot().epoch
+    rows = _write(cluster, by, lost, blocks, epoch)
+    return _land(cluster, lost, rows, epoch)
 
 
 # -- select ---------------------------------------------------------------------------------------------------------------

@@ -447,3 +447,31 @@ def test_what_changes_until_it_lands_is_decided_where_it_lands(what: str) -> Non
         assert "are reconciled already" in result.errors[0]
     reconcile_run(cluster)
     assert len(offsets_of(read(cluster, skip_holes=True))) == {"reconciled": 12, "given up": 9, "deleted": 6}.get(what)
+
+
+def test_a_confirmation_does_not_cover_a_topic_created_since() -> None:
+    cluster, _ = uploaded(1, 1)
+    others = another_process(cluster, 2)
+
+    def create_again() -> None:
+        delete_topic(others, "events", others.controller.snapshot().topic("events").revision)
+        others.controller.create_topic("events", 1)
+        put(others, "events", {0: [value(0, o) for o in range(RECORDS)]})
+
+    where: dict[str, Any] = {"topic": "events", "partition": 0, "offsets": (0, RECORDS - 1)}
+    result = give_up(another_process(cluster), "ann@host", force_readable=True, confirm=create_again, **where)
+    assert (result.records, len(result.errors)) == (0, 1)
+    topic = others.controller.snapshot().topic("events")
+    assert [r.value for r in read_topic(others, topic)] == [value(0, o) for o in range(RECORDS)]
+
+
+def test_nothing_is_given_up_without_the_confirmation() -> None:
+    cluster, keys = uploaded(1, 1)
+    store_of(cluster).objects.pop(keys[0])
+
+    def refuse() -> None:
+        raise UsageError("not confirmed")
+
+    with pytest.raises(UsageError, match="not confirmed"):
+        give_up(another_process(cluster), "ann@host", objects=keys, confirm=refuse)
+    assert unreconciled(cluster, "events", 0) == RECORDS
