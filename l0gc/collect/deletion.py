@@ -120,6 +120,9 @@ def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
             there = read_pause(store)
             if there is not None:
                 return there, there == pause
+        except StoreError as e:  # a full store's remedy is a sweep, which nobody wants who pauses
+            cause = str(e).partition("; add space")[0]
+            raise type(e)(f"sweeps are not paused: {cause}; stop the jobs that sweep until a pause is set") from e
         else:
             return pause, True
     raise StoreError(f"sweeps are not paused: {error}") from error

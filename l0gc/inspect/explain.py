@@ -32,7 +32,7 @@ from l0gc.inspect.causes import (
 )
 from l0gc.inspect.laggards import COMPUTE, RECONCILE, Laggards
 from l0gc.inspect.overview import Journals, Overview
-from l0gc.inspect.overview_reader import read_journals, read_overview
+from l0gc.inspect.overview_reader import check_holders, read_journals, read_overview
 from l0gc.keys import (
     ATTEMPTS,
     CONTROLLER_LOG,
@@ -136,7 +136,8 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
         o.logs = read_journals(cluster, o.logs.snapshot, o.watermark)
         naming = o.logs.naming(key)
     if naming:
-        _needed(e, o, naming, there=there)
+        _, damage, _ = check_holders(cluster, o.logs, (), named=key) if there else ({}, "", "")
+        _needed(e, o, naming, there=there, damage=damage)
     elif not there:
         e.verdict, e.next = "gone", "nothing"
     else:
@@ -213,7 +214,7 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
         if m := re.fullmatch(pattern, key):
             e.explanation.append(f"{not_there}This is {what.format(*m.groups())}.")
             e.next = f"nothing: leave it to l0gc; {advice}" if there else f"nothing; {advice}"
-            return e
+            return _refused(e, o)
     l1 = parse_level_one(key)
     if l1 is None and not there:
         text = (
@@ -265,10 +266,17 @@ def _who_names(logs: Journals, l1: L1Key) -> tuple[bool, str]:
 
 
 def _needed(
-    e: Explanation, o: Overview, naming: Sequence[tuple[int, Topic, UnreconciledObject]], *, there: bool
+    e: Explanation,
+    o: Overview,
+    naming: Sequence[tuple[int, Topic, UnreconciledObject]],
+    *,
+    there: bool,
+    damage: str,
 ) -> None:
-    e.verdict = "needed" if there else "missing"
-    if there:
+    e.verdict = "missing" if not there else "damaged" if damage else "needed"
+    if damage:
+        e.explanation.append(f"{damage[0].upper()}{damage[1:]}.")
+    if there and not damage:
         e.next = RECONCILE
     else:
         journal, topic, unreconciled = naming[0]

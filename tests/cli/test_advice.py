@@ -23,8 +23,8 @@ from l0gc.cli.main import COMMANDS, load
 
 PACKAGE = Path(l0gc.__file__).parent
 COMMAND = re.compile(r"\bl0gc ((?:[a-z][a-z-]*)(?: (?:--[a-z][a-z-]+|[a-z][a-z-]*|[A-Z][A-Z_]*))*)")
-PROSE = " cannot cluster did does encrypts gives has in itself neither only reads refuses that to writes "
-"""The words that follow the name in a sentence about l0gc."""
+PROSE = " cannot cluster did in itself neither only that to "
+"""Words that follow the name in a sentence about l0gc, as each verb with an s does that is no misspelt command."""
 DELETES = re.compile(
     r"(?<!to )(?<!can )(?<!cannot )\b(?:remove|delete (?:it|them|(?:that|this|those|these|the) "
     r"(?:objects?|record|journal|run|entry|file|one)))\b(?! with l0gc)",
@@ -70,7 +70,7 @@ def operations() -> list[Text]:
 def unknown(words: list[str]) -> str:
     """Return what of a command line does not exist; empty if all of it does."""
     name, rest = words[0], words[1:]
-    if f" {name} " in PROSE:
+    if f" {name} " in PROSE or (name.endswith("s") and not {name, name[:-1], name[:-2]} & {*COMMANDS}):
         return ""
     if name not in COMMANDS:
         return name

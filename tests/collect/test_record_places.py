@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import l0gc.collect.run
+from l0gc.collect.deletion import set_pause
 from l0gc.collect.history import list_runs, show_run
 from l0gc.collect.record import DELETED, PLANNED, FolderRecords, read_segment
 from l0gc.collect.sweep import SweepRun
@@ -24,6 +25,15 @@ def a_full_cluster(error: type[StoreError] = StoreError) -> Handles:
     cluster = a_cluster()
     store_of(cluster).fault = failing(error("507 InsufficientStorage: no room left"), "put*")
     return cluster
+
+
+def test_a_pause_of_a_full_store_advises_no_sweep() -> None:
+    full = StoreError("the store is full (507 X) and does not take k; add space, or delete what may go: l0gc sweep")
+    cluster = a_cluster()
+    store_of(cluster).fault = failing(full, "put*")
+    with pytest.raises(StoreError, match=r"sweeps are not paused: the store is full .* take k; stop the jobs") as e:
+        set_pause(cluster.store, "audit", "ann")
+    assert "l0gc sweep" not in str(e.value)
 
 
 @pytest.mark.parametrize("error", [StoreError, AccessDeniedError])

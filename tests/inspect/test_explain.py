@@ -9,7 +9,8 @@ import pytest
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
-from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, GC_NOTE, L1_DATA, PAUSED, RUNS, journal_log
+from l0gc.inspect.overview_reader import read_overview
+from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, GC_NOTE, L1_DATA, PAUSED, PUBLISHED_WATERMARK, RUNS, journal_log
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
@@ -217,6 +218,26 @@ def test_an_object_that_is_lost_is_missing(needed: tuple[Handles, str]) -> None:
     e = explain_key(cluster, key)
     assert (e.verdict, e.held_by) == ("missing", 2)
     assert e.next.startswith("restore it")
+
+
+def test_a_damaged_object_is_restored_or_given_up_and_not_reconciled(needed: tuple[Handles, str]) -> None:
+    cluster, key = needed
+    body = store_of(cluster).objects[key].body
+    cluster.store.put(key, bytes(len(body)))
+    e = explain_key(cluster, key)
+    assert (e.verdict, e.next.startswith("restore it from a version or a backup, or give its records up")) == (
+        "damaged",
+        True,
+    )
+    assert "does not match the checksum" in " ".join(e.explanation)
+
+
+def test_an_own_object_is_explained_with_the_cause_that_blocks_everything(needed: tuple[Handles, str]) -> None:
+    cluster, _ = needed
+    cluster.store.put(PUBLISHED_WATERMARK, b"nonsense")
+    e = explain_key(cluster, PUBLISHED_WATERMARK)
+    assert (e.verdict, e.next) == ("own", read_overview(cluster).causes[0].remedy)
+    assert "until this is fixed" in e.explanation[-1]
 
 
 def test_many_partitions_needing_an_object_are_counted() -> None:

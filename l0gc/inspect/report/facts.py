@@ -323,8 +323,14 @@ def verdict(o: Overview, findings: VerifyResult | None) -> Verdict:
     if not o.left_objects:
         held = o.garbage.held_objects
         rest = f"{count(held, 'object')} may still be needed" if held else "L0 is empty"
+        if not held and o.unreconciled_records:
+            uploaded = count(o.unreconciled_records, "record")
+            rest = f"L0 was empty when it was listed, and {uploaded} in it wait for l0gc reconcile"
         return Verdict(HEALTHY, f"no garbage is left; {rest}.")
     left = f"{count(o.left_objects, 'object')} ({size(o.garbage.left_bytes)})"
+    swept = o.last("sweep")
+    if swept is not None and swept.shadow:
+        return Verdict(WAITING, f"for sweeps that delete: {left} may go, and sweeps are shadow runs.")
     since_sweep_ms = o.as_of_ms - o.runs[-1].started_ms if o.runs else None
     if since_sweep_ms is None or since_sweep_ms > LATE_MS:
         last = "none is on record" if since_sweep_ms is None else f"the last one began {span(since_sweep_ms)} ago"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from l0gc.collect.gc_steps import VACUUM
 from l0gc.collect.plan import OBJECTS
-from l0gc.collect.record import summary_key, write_summary
+from l0gc.collect.record import Attempt, summary_key, write_summary
 from l0gc.errors import UsageError
 from l0gc.inspect import causes as codes
 from l0gc.inspect.overview import Cause
@@ -485,6 +485,16 @@ def test_a_finding_and_a_warning_need_a_person_though_nothing_is_held() -> None:
     ("changes", "state", "sentence"),
     [
         ({}, HEALTHY, "no garbage is left; L0 is empty."),
+        (
+            {"unreconciled_records": 5},
+            HEALTHY,
+            "no garbage is left; L0 was empty when it was listed, and 5 records in it wait for l0gc reconcile.",
+        ),
+        (
+            {"left": (1, 1), "attempts": [Attempt("sweep", 0, "", shadow=True)]},
+            WAITING,
+            "for sweeps that delete: 1 object (1 B) may go, and sweeps are shadow runs.",
+        ),
         ({"held_objects": 3}, HEALTHY, "no garbage is left; 3 objects may still be needed."),
         ({"left": (2, 2048)}, HEALTHY, "the next sweep may delete 2 objects (2.0 KiB)."),
         (
