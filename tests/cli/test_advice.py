@@ -23,7 +23,7 @@ from l0gc.cli.main import COMMANDS, load
 
 PACKAGE = Path(l0gc.__file__).parent
 COMMAND = re.compile(r"\bl0gc ((?:[a-z][a-z-]*)(?: (?:--[a-z][a-z-]+|[a-z][a-z-]*|[A-Z][A-Z_]*))*)")
-PROSE = " cannot cluster did in itself neither only that to "
+PROSE = " cannot cluster did in itself neither only reads that to "
 """Words that follow the name in a sentence about l0gc, as each verb with an s does that is no misspelt command."""
 DELETES = re.compile(
     r"(?<!to )(?<!can )(?<!cannot )\b(?:remove|delete (?:it|them|(?:that|this|those|these|the) "
