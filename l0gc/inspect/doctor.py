@@ -41,11 +41,13 @@ from l0gc.errors import (
     StoreUnfitError,
     StoreUnreachableError,
     ThrottledError,
+    UsageError,
     installing,
 )
 from l0gc.formatting import Outcome, count
 from l0gc.inspect.causes import LOCAL_CLOCK, SKEW_MS, UNREADABLE_JOURNAL, UNSAFE, WAITS_FOR, clock_skew
 from l0gc.inspect.overview_reader import read_overview
+from l0gc.inspect.surroundings import check_surroundings
 from l0gc.keys import FORMAT
 from l0gc.runtime import Runtime
 from l0gc.storage import bucket
@@ -221,6 +223,11 @@ def spark() -> Iterator[Check]:
         return
     if int(version.split(".")[0]) < 4:
         yield failure("spark", f"pyspark {version} has no Python data sources", installing())
+        return
+    try:
+        check_surroundings()
+    except UsageError as e:
+        yield warning("spark", str(e), "--engine local does the work without Spark")
     else:
         yield ok("spark", f"pyspark {version}")
 

@@ -27,6 +27,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -36,10 +37,10 @@ from typing import Any, Final
 
 import pyspark
 from pyspark import SparkContext
-from pyspark.errors import PySparkRuntimeError
 from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
+from l0gc.errors import UsageError
 from l0gc.runtime import temporary_folder
 
 GRACE_S: Final = 5.0
@@ -49,6 +50,8 @@ PYTHON: Final = "spark.pyspark.python"
 _WORKERS_S: Final = 4.0
 """How long Java's Python workers may take to end once they are killed."""
 _LOOK_EVERY_S: Final = 0.05
+_LAST_LINES: Final = 3
+_LAST_CHARACTERS: Final = 500
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
 _SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 _SCRIPT: Final = """\
@@ -80,10 +83,10 @@ def without_zips() -> str:
     """Return a program to use instead of this interpreter, which skips the zips inside the installed pyspark.
 
     So the code is the same. The program is removed when this process ends. Returns this interpreter if pyspark is itself
-    in a zip.
+    in a zip, or if no program may lie in the temporary folder.
     """
     home = Path(pyspark.__file__).parent
-    if not home.is_dir():
+    if not home.is_dir() or os.statvfs(tempfile.gettempdir()).f_flag & os.ST_NOEXEC:
         return sys.executable
     script = own_folder("python") / "python"
     script.write_text(_SCRIPT.format(home=shlex.quote(str(home)), python=shlex.quote(sys.executable)))
@@ -100,7 +103,7 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
         python: the interpreter that plans data sources.
 
     Raises:
-        PySparkRuntimeError: it ended at once.
+        UsageError: it ended at once.
         OSError: it, or a folder for it, could not be created.
     """
     if SparkContext._gateway is not None or _PORT in os.environ:
@@ -108,8 +111,9 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
     folder = own_folder("java")
     place, work = folder / "connection", folder / "work"
     work.mkdir()
-    out = sys.stderr.fileno() if verbose else subprocess.DEVNULL
-    with signals_later():
+    words = folder / "words"
+    with words.open("wb") as file, signals_later():
+        out = sys.stderr.fileno() if verbose else file.fileno()
         process = subprocess.Popen(
             [
                 str(Path(_find_spark_home()) / "bin" / "spark-submit"),
@@ -132,17 +136,20 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
             atexit.register(end_java)
         _java.append(process)
     try:
-        _connect(process, place)
+        _connect(process, place, words)
     except BaseException:
         end_java()
         raise
 
 
-def _connect(process: subprocess.Popen[bytes], place: Path) -> None:
-    """Wait until Java reports its port, and connect pyspark to it, as under spark-submit."""
+def _connect(process: subprocess.Popen[bytes], place: Path, words: Path) -> None:
+    """Wait until Java reports its port, and connect pyspark to it, as under spark-submit. `words`: what Java writes."""
     while not place.is_file():
         if process.poll() is not None:
-            raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+            lines = [" ".join(line.split()) for line in words.read_text(errors="replace").splitlines() if line.strip()]
+            causes = [line for line in lines if not line.startswith(("at ", "..."))]
+            last = "; ".join(causes[-_LAST_LINES:]) or "it wrote nothing"
+            raise UsageError(f"Spark could not be started: its Java ended at once: {last[:_LAST_CHARACTERS]}")
         time.sleep(_LOOK_EVERY_S)
     with place.open("rb") as said:
         os.environ[_PORT] = str(int.from_bytes(said.read(4)))

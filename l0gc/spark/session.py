@@ -24,8 +24,16 @@ from pyspark.sql import SparkSession
 
 from l0gc.errors import L0gcError, UsageError
 from l0gc.events import event
+from l0gc.inspect.surroundings import check_python, check_surroundings
 from l0gc.spark.gateway import PYTHON, start_java, without_zips
-from l0gc.spark.master import CONNECT_CANNOT, STANDALONE, check_master, has_java, has_user, is_local
+from l0gc.spark.master import (
+    CONNECT_CANNOT,
+    STANDALONE,
+    check_master,
+    has_java,
+    has_user,
+    is_local,
+)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -50,7 +58,7 @@ def get_session(
     Raises:
         L0gcError: Java 17 or newer was not found, this process's user has no name, or no standalone master answers at that
             URL.
-        UsageError: the session cannot be started with these settings.
+        UsageError: the session cannot be started with these settings, or in these surroundings.
     """
     if not has_java():
         raise L0gcError(
@@ -62,6 +70,7 @@ def get_session(
             f"Spark needs a name for the user {os.geteuid()}, but /etc/passwd has none: add a line there (for example "
             f"l0gc:x:{os.geteuid()}:0::/tmp:/bin/sh); --engine local does the work in this process, without it"
         )
+    check_surroundings()
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(f"l0gc {app}")
     settings = {
@@ -77,12 +86,15 @@ def get_session(
     settings.setdefault("spark.master", "local[*]")
     check_master(settings.pop("spark.remote", settings["spark.master"]))
     local = is_local(settings["spark.master"])
-    python = settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON") or (without_zips() if local else sys.executable)
+    chosen = settings.get(PYTHON) or os.environ.get("PYSPARK_PYTHON")
+    python = chosen or (without_zips() if local else sys.executable)
     if shutil.which(python) is None:
         raise UsageError(
             f"the executors' Python {python} does not exist on this machine, where Spark plans with it: put one at "
             f"that path, too"
         )
+    if local and chosen and chosen != sys.executable:
+        check_python(chosen)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         settings[_JAVA_OPTIONS] = f"{_SHORT_JOBS} {settings.get(_JAVA_OPTIONS, '')}".strip()

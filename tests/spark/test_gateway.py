@@ -9,10 +9,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from l0gc.spark.gateway import signals_later
+from l0gc.spark.gateway import signals_later, without_zips
 from l0gc.storage.s3 import S3Store
 from tests.support.cli import BIN, l0gc
 from tests.support.processes import left_of, marked, new_mark
@@ -123,7 +124,7 @@ def test_a_java_that_ends_at_once_is_a_sentence(start: Start) -> None:
     out, err = process.communicate(timeout=200)
     assert (process.returncode, out) == (2, b"")
     assert err.startswith(b"l0gc: Spark could not be started: ")
-    assert b"noise" not in err
+    assert b"its Java ended at once: noise" in err
     assert marked(mark) == []
 
 
@@ -178,3 +179,10 @@ def test_the_next_process_removes_a_killed_ones_folder(tmp_path: Path, monkeypat
     lives.communicate()
     last.communicate()
     assert not held.exists()
+
+
+def test_no_program_is_written_where_none_may_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_zips.cache_clear()
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_NOEXEC))
+    assert without_zips() == sys.executable
+    without_zips.cache_clear()

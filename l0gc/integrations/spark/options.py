@@ -26,6 +26,7 @@ from l0gc.operations import refuse_early
 from l0gc.spark.handles import CORES, ClusterAddress
 from l0gc.storage.config import REGION_VARIABLES, StoreConfig, first_of
 from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.journal.rows import MAX_OFFSET
 
 _PLACE: Final = ("url", "endpointUrl", "region", "profile", "clusterId")
 _TOPICS: Final = ("topic", "subscribe", "subscribePattern", "assign")
@@ -52,6 +53,7 @@ _READ: Final = (
 _WRITE: Final = (*_PLACE, "topic", "producerName", "batchId", "objectBytes")
 _OBJECT_BYTES: Final = 8 << 20
 """With tasks side by side, a batch has few L0 objects of that size."""
+_LONG: Final = 2**63 - 1
 MAX_BATCH_ID: Final = 2**38 - 1
 """A journal keeps a batch's number in 62 bits, with 24 bits below it for the batch's objects."""
 _TRIGGER_DELAY_MS: Final = 15 * 60_000
@@ -191,7 +193,8 @@ class _Options:
     def text(self, name: str) -> str | None:
         return self._given.get(name.lower(), "").strip() or None
 
-    def number(self, name: str, least: int, most: int = 2**62) -> int | None:
+    def number(self, name: str, least: int, most: int = _LONG) -> int | None:
+        """Return a whole number, or None; Spark's own programs give the largest `long` for "no limit"."""
         value = self.text(name)
         if value is None:
             return None
@@ -201,7 +204,7 @@ class _Options:
             number = least - 1
         if not least <= number <= most:
             raise UsageError(f"option {name} must be a whole number from {least} to {most}, not {value!r}")
-        return number
+        return min(number, MAX_OFFSET)
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.text(name)

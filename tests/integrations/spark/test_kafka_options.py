@@ -13,6 +13,7 @@ from l0gc.integrations.spark.options import read_options
 from l0gc.integrations.spark.source import SCHEMA, L0gcDataSource
 from l0gc.integrations.spark.stream import Stream
 from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.journal.rows import MAX_OFFSET
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
@@ -216,3 +217,11 @@ def test_a_catalog_table_has_the_columns_but_no_options() -> None:
     for refused in (lambda: L0gcDataSource({}).reader(SCHEMA), lambda: L0gcDataSource({}).writer(SCHEMA, False)):
         with pytest.raises(UsageError, match=r"^a table of Spark's catalog keeps no options"):
             refused()
+
+
+def test_the_largest_long_is_no_limit() -> None:
+    """Spark's own programs give it where they want all."""
+    place = {"url": URL, "topic": "events"}
+    assert read_options(place | {"maxOffsetsPerTrigger": str(2**63 - 1)}, streaming=True).max_offsets == MAX_OFFSET
+    with pytest.raises(UsageError, match="must be a whole number from 1 to 9223372036854775807"):
+        read_options(place | {"maxOffsetsPerTrigger": str(2**63)}, streaming=True)
