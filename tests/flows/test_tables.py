@@ -185,9 +185,10 @@ def test_a_foreign_or_changed_table_is_refused_without_data_loss(store: S3Store,
     with untouched(store):
         lake.create_table("l0gc.theirs", table.schema())
         refused(2, "l0gc did not create it; use another name", "create other --catalog lake --table l0gc.theirs")
-        has = r"topic 'events' \(revision 1\) has table l0gc.events in catalog 'lake'; end that with l0gc table drop"
-        refused(2, has, "create other --catalog lake --table l0gc.events")
-        refused(2, has, "create events --catalog lake --table l0gc.more")
+        has = r"topic 'events' \(revision 1\) has table l0gc.events in catalog 'lake'; "
+        another = "give the table of 'other' another name with --table"
+        refused(2, has + another, "create other --catalog lake --table l0gc.events")
+        refused(2, f"{has}end that with l0gc table drop", "create events --catalog lake --table l0gc.more")
         for name in ("events", ".events", "l0gc."):
             refused(
                 2, f"table '{name}' needs a namespace: NAMESPACE.NAME", f"create other --catalog lake --table {name}"

@@ -283,7 +283,8 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str, url: str) 
     owner = table.properties.get(OWNER)
     if owner is None:
         raise UsageError(
-            f"table {wanted.table} exists in catalog {wanted.catalog!r}, and l0gc did not create it; use another name"
+            f"table {wanted.table} exists in catalog {wanted.catalog!r}, and l0gc did not create it; use another name "
+            "(--table)"
         )
     place, revision = table.properties.get(PLACE, ""), int(table.properties.get(REVISION, -1))
     check_owner(owner, place, revision, wanted, cluster_id, url)
@@ -294,6 +295,6 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str, url: str) 
     if any(columns.get(i) != c for i, c in ours.items()) or parts != [(f.source_id, f.transform) for f in SPEC.fields]:
         raise SafetyError(
             f"table {wanted.table} in catalog {wanted.catalog!r} has other columns or partitions than l0gc gives it; "
-            "drop it there, or use another name"
+            "drop it there, or use another name (--table)"
         )
     return table

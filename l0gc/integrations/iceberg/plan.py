@@ -93,19 +93,20 @@ def check_owner(owner: str, place: str, revision: int, table: TopicTable, cluste
     """
     if owner != cluster_id:
         raise ClusterMismatchError(
-            f"table {table.table} belongs to cluster {owner}, and this one is {cluster_id}; use another name for the table"
+            f"table {table.table} belongs to cluster {owner}, and this one is {cluster_id}; give the table another name "
+            "with --table"
         )
     if place != url:
         raise ClusterMismatchError(
             f"table {table.table} in catalog {table.catalog!r} belongs to the cluster at {place}, and this one, at {url}, "
             "has the same id: one is a copy of the other. Nothing was changed; end it here with l0gc table drop "
-            f"{table.topic} --forget, and create a table with another name"
+            f"{table.topic} --forget, and create a table with another name (--table)"
         )
     if revision != table.revision:
         raise ClusterMismatchError(
             f"table {table.table} belongs to a topic of revision {revision}, and topic {table.topic!r} has revision "
-            f"{table.revision}: it is another topic, or was created again; drop the table in its catalog, or use another "
-            "name"
+            f"{table.revision}: it is another topic, or was created again; give its table another name with "
+            "--table, or drop the old one in its catalog"
         )
 
 

@@ -364,11 +364,11 @@ class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
         check_table(self.topic, self.catalog, self.table)
         state.topic(self.topic, self.revision)
         for table in state.tables.values():
-            if table.topic == self.topic or (table.catalog, table.table) == (self.catalog, self.table):
-                raise UsageError(
-                    f"topic {table.topic!r} (revision {table.revision}) has table {table.table} in catalog "
-                    f"{table.catalog!r}; end that with l0gc table drop {table.topic}"
-                )
+            has = f"topic {table.topic!r} (revision {table.revision}) has table {table.table} in catalog {table.catalog!r}"
+            if table.topic == self.topic:
+                raise UsageError(f"{has}; end that with l0gc table drop {table.topic}")
+            if (table.catalog, table.table) == (self.catalog, self.table):
+                raise UsageError(f"{has}; give the table of {self.topic!r} another name with --table NAMESPACE.NAME")
 
     def take(self, state: ControllerState, at: LogPlace) -> None:
         state.tables[self.topic] = TopicTable(self.topic, self.revision, self.catalog, self.table, self.location)

@@ -131,7 +131,10 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
         CreateTable("t", 1, "lake", "l0gc.other"),
         r"has table l0gc\.t in catalog 'lake'; end that with l0gc table drop t",
     ),
-    (CreateTable("u", 12, "lake", "l0gc.t"), r"topic 't' .*has table l0gc\.t"),
+    (
+        CreateTable("u", 12, "lake", "l0gc.t"),
+        r"topic 't' .*has table l0gc\.t .*give the table of 'u' another name with --table",
+    ),
     (CreateTable("u", 11, "lake", "l0gc.u"), r"\(revision 11\) was deleted"),
     (CreateTable("v", 1, "lake", "l0gc.v"), "topic 'v' does not exist"),
     (CreateTable("u", 12, "", "l0gc.u"), f"catalog name.*{TEXT}"),
