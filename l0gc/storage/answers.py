@@ -109,6 +109,7 @@ _IF_THERE: Final = (
     "content-type",
     "transfer-encoding",
     "x-amz-bucket-region",
+    "x-amz-checksum-crc32",  # of a part, which the request that completes the upload must repeat
     "x-amz-delete-marker",
     "x-amz-request-id",
     "x-amz-version-id",

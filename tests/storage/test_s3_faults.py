@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -108,3 +109,11 @@ def test_an_append_that_a_proxy_repeats_lands_once(weed: SeaweedFS, bucket: Stor
         log = SharedLog(through(proxy, bucket), "log/", Runtime())
         landed = log.append(0, b"entry", time_ms=0, as_of_ms=direct.now_ms())
     assert (landed.offset, SharedLog(direct, "log/", Runtime()).get(0).payload) == (0, b"entry")
+
+
+def test_a_file_of_several_parts_is_stored_whole(direct: S3Store, tmp_path: Path) -> None:
+    """The request that completes it repeats the checksum of each part, which the part's answer has."""
+    content = bytes(range(256)) * (9 << 12)
+    (tmp_path / "large").write_bytes(content)
+    direct.put_file("large", tmp_path / "large")
+    assert direct.get("large").body == content
