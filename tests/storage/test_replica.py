@@ -677,7 +677,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=800)
+@settings(max_examples=300)
 def test_processes_on_one_store_share_one_history_whatever_happens(
     plan: list[tuple[int, str, dict[int, list[tuple[int, str]]], dict[int, str]]],
 ) -> None:
