@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,7 +15,7 @@ import l0gc.storage.access
 import l0gc.storage.bulk
 import l0gc.storage.refusals
 from l0gc.errors import AmbiguousWriteError, L0gcError, ObjectNotFoundError, StoreError
-from l0gc.storage.answers import read_deleted
+from l0gc.storage.answers import read_deleted, request_body
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload, VersionedKey
 from l0gc.storage.refusals import NOT_S3, ROWS
@@ -219,6 +220,21 @@ def test_only_a_key_that_the_answer_names_is_deleted(named: str, left: list[str]
         for delete in (server.store.delete, server.store.delete_once):
             expected = [DeleteFailure(key, NOT_S3, "the store's answer does not name it") for key in left]
             assert delete(["a", "b"]) == expected
+
+
+def test_keys_are_deleted_in_whatever_order_and_form_they_are_named() -> None:
+    keys = [VersionedKey(k) for k in ("a", "b&<>", "c")]
+    rows = [DELETED % name for name in ("a", "b&amp;&lt;&gt;", "c")]
+    for answer in (rows, rows[::-1], [f"\n  {row}\n" for row in rows]):
+        assert read_deleted(f"<DeleteResult>{''.join(answer)}</DeleteResult>".encode(), keys, "p/").failures == []
+        left = f"<DeleteResult>{''.join(answer[:2])}</DeleteResult>".encode()
+        assert len(read_deleted(left, keys, "p/").failures) == 1
+
+
+@pytest.mark.parametrize("key", ["a&b", "a<b", "a>b", "a\rb", "a\nb", "a\tb", "plain"])
+def test_a_key_with_any_character_is_requested_as_it_is(key: str) -> None:
+    (element,) = ElementTree.fromstring(request_body([VersionedKey(key)], "p/"))
+    assert [child.text for child in element] == [f"p/{key}"]
 
 
 def test_a_failure_of_the_current_object_counts_for_any_version() -> None:
