@@ -359,7 +359,8 @@ class Upload(Operation, frozen=True, kw_only=True):
         batch_bytes: About this many bytes of records become one L0 object.
         format: What files hold. auto takes lines of text, also gzip and zstd, and refuses anything else; raw any bytes, cut
             at newlines; length-prefixed any bytes, each record behind its length in 4 bytes, the highest first; parquet and
-            arrow rows with a column value, and if they have them key, headers, create_time and partition.
+            arrow rows with a column value, or with the typed columns of the topic, and if they have them key, headers,
+            create_time and partition.
     """
 
     partition: int | None = None

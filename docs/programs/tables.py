@@ -222,7 +222,7 @@ def _parts() -> str:
 
 PARTS = (
     "", "storage", "watermark", "collect", "streamlog", "streamlog/controller", "streamlog/journal", "streamlog/ingest",
-    "streamlog/level_one", "inspect", "inspect/verify", "inspect/report", "spark", "api", "integrations",
+    "streamlog/values", "streamlog/level_one", "inspect", "inspect/verify", "inspect/report", "spark", "api", "integrations",
     "integrations/spark", "integrations/iceberg", "cli", "embedded",
 )  # fmt: skip
 

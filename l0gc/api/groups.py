@@ -24,7 +24,6 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import ALL_TOPICS, TABLE_PINS
 from l0gc.streamlog.controller.value_schema import changes
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
 from l0gc.streamlog.tables import TableList, TableSyncResult, TableView, table_of
 from l0gc.streamlog.topics import (
@@ -37,6 +36,7 @@ from l0gc.streamlog.topics import (
     TopicDescription,
     TopicList,
 )
+from l0gc.streamlog.values.given import columns_of
 
 if TYPE_CHECKING:
     from l0gc.api.keywords import TableSyncKeywords

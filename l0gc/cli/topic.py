@@ -22,8 +22,8 @@ from l0gc.operations import Expire
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import UNLIMITED, Topic
 from l0gc.streamlog.controller.value_schema import changes, evolved, loses
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.topics import PARTITIONS_SHOWN, InferredSchema, PartitionOffsets, TopicDescription
+from l0gc.streamlog.values.given import columns_of
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.expire import ExpireResult

@@ -39,8 +39,8 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import STAMPED, TopicState, UnreconciledObject, l1_key
 from l0gc.streamlog.level_one import parquet
-from l0gc.streamlog.level_one.values import parser_of
 from l0gc.streamlog.topic_view import deleted, objects_within, topic_copy
+from l0gc.streamlog.values.parse import parser_of
 
 _log: Final = logging.getLogger(__name__)
 _OFFSETS: Final = 1 << 17

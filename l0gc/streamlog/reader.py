@@ -31,9 +31,9 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, places
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import L1_FILE, RECORD, WHOLE_RECORD
-from l0gc.streamlog.level_one.values import parser_of
 from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, l0_bytes, look, topic_copy
+from l0gc.streamlog.values.parse import parser_of
 
 WINDOW_BYTES: Final = 32 << 20
 """The bytes of records that are held at once, roughly."""

@@ -24,7 +24,7 @@ from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
 from l0gc.streamlog.controller.value_schema import ValueColumn, evolved, fields_json
 from l0gc.streamlog.housekeep import LogFailure
-from l0gc.streamlog.infer import LeftOut, inferred
+from l0gc.streamlog.values.infer import LeftOut, inferred
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ from l0gc.inspect.overview import DatedHolder, Overview
 from l0gc.inspect.overview_reader import garbage_of, read_overview
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.housekeep import housekeep
+from l0gc.streamlog.values.given import columns_of
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import IDLE, UNRECONCILED
 from tests.inspect.report.support import run_entry, totals

@@ -26,7 +26,6 @@ from l0gc.streamlog.controller.entries import (
     Tick,
 )
 from l0gc.streamlog.controller.value_schema import evolved
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.journal.admission import Admission
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import (
@@ -47,6 +46,7 @@ from l0gc.streamlog.journal.entries import (
 from l0gc.streamlog.journal.producers import InputSpan
 from l0gc.streamlog.journal.rows import pack
 from l0gc.streamlog.journal.state import JournalState
+from l0gc.streamlog.values.given import columns_of
 from tests.fuzz.mutations import MSGPACK, fuzzing, hostile, other_msgpack, refusal
 from tests.support.journal import (
     REVISION,

@@ -18,7 +18,6 @@ from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.garbage import JournalGarbage
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import EditedTopic
 from l0gc.streamlog.level_one.expire import expire
@@ -27,6 +26,7 @@ from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, commit_round, gathered, reconcile
 from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.streamlog.values.given import columns_of
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
 from tests.simulation import typed

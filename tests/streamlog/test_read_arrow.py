@@ -20,9 +20,9 @@ import l0gc
 from l0gc.errors import NotFoundError, UsageError
 from l0gc.streamlog import reader
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.level_one.values import ValueParser, parser_of
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.reader import read_batches, read_topic, schema_of
+from l0gc.streamlog.values.parse import ValueParser, parser_of
 from tests.support.memory_store import store_of, topic_in_memory
 from tests.support.reconcile import put
 from tests.test_api import over
@@ -194,6 +194,9 @@ def test_polars_and_duckdb_take_it_and_it_can_be_uploaded(cluster: l0gc.Cluster)
     fields = ("partition", "key", "value", "headers", "create_time_ms")
     copied, original = ([[getattr(r, f) for f in fields] for r in cluster.read(t)] for t in ("copy", "events"))
     assert copied == original
+    cluster.topics.create("typed_copy", 2)
+    cluster.upload("typed_copy", cluster.read_arrow("typed"))
+    assert [r.value for r in cluster.read("typed_copy")] == [r.value for r in cluster.read("typed")]
 
 
 def test_the_documents_blocks_run(cluster: l0gc.Cluster) -> None:
@@ -205,7 +208,7 @@ def test_the_documents_blocks_run(cluster: l0gc.Cluster) -> None:
     )
     names: dict[str, Any] = {"cluster": cluster}
     imports = "import asyncio, duckdb, polars\nfrom datetime import UTC, datetime, timedelta\n"
-    (first, of_asyncio) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+    (first, of_rows, of_asyncio) = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     exec(
         imports
         + first.replace("readings", "events")
@@ -214,6 +217,13 @@ def test_the_documents_blocks_run(cluster: l0gc.Cluster) -> None:
         names,
     )
     assert (names["frame"].shape, sorted(names["by_key"]["n"]), len(names["pandas_frame"])) == ((3, 2), [1, 2], 1)
+    fields = [{"name": n, "type": t} for n, t in (("carrier", "string"), ("delay", "int"), ("at", "timestamptz"))]
+    for topic in ("flights", "flights_copy"):
+        cluster.topics.create(topic, 2, value_schema={"fields": fields})
+    exec(of_rows, names)
+    copy = polars.from_arrow(cluster.read_arrow("flights_copy", columns=["carrier", "delay", "at"]))
+    assert isinstance(copy, polars.DataFrame)
+    assert copy.sort("carrier").rows() == names["flights"].sort("carrier").rows()
     exec(of_asyncio, names)
 
     async def rows() -> int:

@@ -36,10 +36,10 @@ from l0gc.integrations.spark.stream import Stream
 from l0gc.spark.handles import CORES, cluster_at, leave_out_of_collections
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog.controller.state import ALL_TOPICS
-from l0gc.streamlog.level_one.parquet import is_typed
 from l0gc.streamlog.offset_reader import OffsetReader, as_rows
 from l0gc.streamlog.pins import leased_for_reader, while_pinned
 from l0gc.streamlog.reader import schema_of
+from l0gc.streamlog.values.parse import is_typed
 
 _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4

@@ -135,8 +135,10 @@ class L0gcDataSource(DataSource):
             raise UsageError(
                 f"column {headers.name!r} is of type {headers.dataType.simpleString()} and must be {wanted}"
             )
-        if "value" not in columns:
-            raise UsageError("column value is missing: it holds the records")
+        if "value" not in columns and columns.keys() <= {*_ALL.names}:
+            raise UsageError(
+                "column value is missing: it holds the records, unless rows have the topic's typed columns"
+            )
         if options.topic is None and "topic" not in columns:
             raise UsageError("name the topic to write to with option topic, or in a column topic")
         return options

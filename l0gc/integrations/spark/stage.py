@@ -38,6 +38,7 @@ from l0gc.streamlog.ingest.headers_and_times import (
 )
 from l0gc.streamlog.ingest.landing import WrittenObject, write_object
 from l0gc.streamlog.ingest.placement import partition_of_key
+from l0gc.streamlog.ingest.records import encoded
 from l0gc.streamlog.journal.rows import Rows
 
 _Hashes = npt.NDArray[np.uint64]
@@ -132,8 +133,10 @@ class Stager:
     def _take(self, topic: Topic, batch: pa.RecordBatch) -> Iterator[_HeldRows]:
         """Hold rows of a topic, and yield objects that they fill."""
         value, key = columns.binary_of(batch, "value"), columns.binary_of(batch, "key")
-        assert value is not None
-        if value.null_count:
+        if value is None:
+            what = f"a row for topic {topic.name!r}"
+            value = columns.binary(encoded(what, batch, topic.value_schema))
+        elif value.null_count:
             raise UsageError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
         keys = key if key is not None else pa.nulls(batch.num_rows, pa.binary())
         more = optional_of(batch, f"a row for topic {topic.name!r}")

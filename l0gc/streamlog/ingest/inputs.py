@@ -35,6 +35,7 @@ from l0gc.streamlog.journal.producers import INPUTS_KEPT
 
 if TYPE_CHECKING:
     from l0gc.operations import TimestampUnit
+    from l0gc.streamlog.controller.value_schema import ValueSchema
     from l0gc.streamlog.ingest.records import ArrowStream, RecordLike
 
 AUTO: Final = "auto"
@@ -208,6 +209,7 @@ def open_inputs(
     stack: ExitStack,
     form: str = AUTO,
     unit: TimestampUnit | None = None,
+    schema: ValueSchema | None = None,
 ) -> list[Input]:
     """Return the inputs of an upload, each checked to be readable and to hold lines, before anything is sent.
 
@@ -216,6 +218,7 @@ def open_inputs(
         stack: closes what is opened here.
         form: what files hold, as `Upload.format` has it; records of an iterable are what they are.
         unit: of their times, as `Upload.timestamp_unit` has it.
+        schema: the topic's, of whose columns rows may consist instead of a value.
 
     Raises:
         UsageError: a file cannot be read, or is something else than lines; stdin is named twice; or there are more inputs
@@ -231,7 +234,7 @@ def open_inputs(
     seen: Counter[str] = Counter()
     inputs: list[Input] = []
     for source in sources:
-        pieces, kind = _reader(source, stack, form, unit, keep=spread is not None)
+        pieces, kind = _reader(source, stack, form, unit, schema, keep=spread is not None)
         input_id, length = "", None
         if spread is not None:
             digest, length = _digest(pieces(), spread if kind == LINES else f"{spread}\0{kind}")
@@ -248,7 +251,13 @@ def _name(source: Source) -> str:
 
 
 def _reader(
-    source: Source, stack: ExitStack, form: str, unit: TimestampUnit | None, *, keep: bool
+    source: Source,
+    stack: ExitStack,
+    form: str,
+    unit: TimestampUnit | None,
+    schema: ValueSchema | None,
+    *,
+    keep: bool,
 ) -> tuple[Callable[[], Iterator[bytes]], str]:
     """Return a function that reads an input each time it is called, and what its bytes are.
 
@@ -260,7 +269,7 @@ def _reader(
         path = Path(source)
         try:
             if path.is_file():
-                return _again(path, name, form, unit), kind
+                return _again(path, name, form, unit, schema), kind
             pieces = _file_pieces(stack.enter_context(path.open("rb")))
             first = next(pieces, b"")
         except (OSError, ValueError) as e:  # a name with a null byte is not one
@@ -277,17 +286,19 @@ def _reader(
             raise UsageError(
                 f"cannot upload {source!r:.60}: give a path, an open binary file, records, or a table of them"
             )
-        pieces, form, kind = records.packed(records.records_of(source, unit)), RAW, RECORDS
+        pieces, form, kind = records.packed(records.records_of(source, unit, schema)), RAW, RECORDS
     if not keep and form not in _TABLE_FORMATS:
         lines = _as_lines(pieces, name, form)
         return lambda: lines, kind
     kept = stack.enter_context(tempfile.NamedTemporaryFile(prefix="l0gc-input-"))  # noqa: SIM115
     kept.writelines(pieces)
     kept.flush()
-    return _again(Path(kept.name), name, form, unit), kind
+    return _again(Path(kept.name), name, form, unit, schema), kind
 
 
-def _again(path: Path, name: str, form: str, unit: TimestampUnit | None) -> Callable[[], Iterator[bytes]]:
+def _again(
+    path: Path, name: str, form: str, unit: TimestampUnit | None, schema: ValueSchema | None
+) -> Callable[[], Iterator[bytes]]:
     """Return a function that reads a file each time it is called. Raises `UsageError` if its beginning is of another
     kind.
     """
@@ -298,7 +309,7 @@ def _again(path: Path, name: str, form: str, unit: TimestampUnit | None) -> Call
 
         from l0gc.streamlog.ingest import records
 
-        pieces = records.packed(records.records_in(path, form, name, unit))
+        pieces = records.packed(records.records_in(path, form, name, unit, schema))
         return chain([next(pieces, b"")], pieces)
 
     read()

@@ -1,5 +1,5 @@
 """Accept records as programs have them: objects, Arrow tables and batches, pandas and Polars frames, files of such
-columns.
+columns. Rows that have the topic's typed columns instead of a value are encoded by its schema.
 
 Each record is packed after its length, so that all of them form a stream of bytes, which `inputs.py` reads, stores and
 identifies as it does lines. The stream depends only on the records. So a producer sees the same input whether they come
@@ -20,6 +20,7 @@ from l0gc import columns
 from l0gc.errors import UsageError
 from l0gc.limits import MAX_RECORD_BYTES
 from l0gc.operations import LENGTH_BYTES, TimestampUnit, checked_value
+from l0gc.streamlog.controller.value_schema import ValueSchema
 from l0gc.streamlog.ingest.headers_and_times import (
     NO_PARTITION,
     NO_TIME,
@@ -31,6 +32,8 @@ from l0gc.streamlog.ingest.headers_and_times import (
     size_of_headers,
     times_of,
 )
+from l0gc.streamlog.values.encode import values_of
+from l0gc.streamlog.values.parse import is_typed
 
 PARQUET: Final = "parquet"
 
@@ -41,6 +44,7 @@ _ROWS: Final = 4096
 """How many rows of a table are processed at once."""
 _BLOCK_BYTES: Final = 256 << 10
 _NAMES: Final = ("value", "key", "headers", "create_time_ms", "partition")
+_TAKEN: Final = f"records are taken from the columns {', '.join(_NAMES)}"
 _COLUMNS: Final = {*_NAMES, "create_time", "timestamp", "topic", "offset", "epoch"}
 """Fields of records that were read; where a record lands determines them."""
 _INDEX: Final = "__index_level_"
@@ -79,25 +83,28 @@ def is_table(source: object) -> bool:
     return hasattr(source, "__arrow_c_stream__") or hasattr(source, "__arrow_c_array__")
 
 
-def records_of(source: Any, unit: TimestampUnit | None = None) -> Iterator[Fields]:
+def records_of(source: Any, unit: TimestampUnit | None = None, schema: ValueSchema | None = None) -> Iterator[Fields]:
     """Yield the records of a table, or of an iterable of records and batches. Raises `UsageError` if one cannot be
     stored.
 
     Args:
         unit: as `Upload.timestamp_unit` has it. A number in an object is one of milliseconds in any case.
+        schema: the topic's, of whose columns rows may consist instead of a value.
     """
     if is_table(source):
-        yield from _in_table("the table", source, unit)
+        yield from _in_table("the table", source, unit, schema)
         return
     for number, given in enumerate(source, 1):
         if is_table(given):
-            yield from _in_table(f"batch {number}", given, unit)
+            yield from _in_table(f"batch {number}", given, unit, schema)
         else:
             fields = _fields_of(f"record {number}", given)
             yield _checked(f"record {number}", *fields, exact=unit is not None or _was_read(given))
 
 
-def records_in(path: Path, form: str, name: str, unit: TimestampUnit | None = None) -> Iterator[Fields]:
+def records_in(
+    path: Path, form: str, name: str, unit: TimestampUnit | None = None, schema: ValueSchema | None = None
+) -> Iterator[Fields]:
     """Yield the records of a Parquet file, or of an Arrow file or stream. Raises `UsageError` if it holds something else."""
     try:
         if form == PARQUET:
@@ -105,7 +112,7 @@ def records_in(path: Path, form: str, name: str, unit: TimestampUnit | None = No
 
             with parquet.ParquetFile(path) as file:
                 for batch in file.iter_batches(_ROWS, use_threads=False):
-                    yield from _in_batch(name, batch, unit)
+                    yield from _in_batch(name, batch, unit, schema)
             return
         options = pa.ipc.IpcReadOptions(use_threads=False)
         with pa.OSFile(str(path)) as arrow:
@@ -114,42 +121,69 @@ def records_in(path: Path, form: str, name: str, unit: TimestampUnit | None = No
             opened = pa.ipc.open_file(arrow, options=options) if is_file else pa.ipc.open_stream(arrow, options=options)
             some = map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
             for batch in some:
-                yield from _in_batch(name, batch, unit)
+                yield from _in_batch(name, batch, unit, schema)
     except (pa.ArrowException, OSError) as e:
         raise UsageError(f"{name} cannot be read as --format {form}: {' '.join(str(e).split())}") from e
 
 
-def _in_table(name: str, source: Any, unit: TimestampUnit | None) -> Iterator[Fields]:
+def _in_table(name: str, source: Any, unit: TimestampUnit | None, schema: ValueSchema | None) -> Iterator[Fields]:
     try:
         if hasattr(source, "__arrow_c_stream__"):
             with pa.RecordBatchReader.from_stream(source) as reader:
                 for batch in reader:
-                    yield from _in_batch(name, batch, unit)
+                    yield from _in_batch(name, batch, unit, schema)
         else:
-            yield from _in_batch(name, pa.record_batch(source), unit)
+            yield from _in_batch(name, pa.record_batch(source), unit, schema)
     except pa.ArrowException as e:
         raise UsageError(f"{name} cannot be read as records: {' '.join(str(e).split())}") from e
 
 
-def _in_batch(name: str, batch: pa.RecordBatch, unit: TimestampUnit | None) -> Iterator[Fields]:
-    there = [n for n in batch.schema.names if not n.startswith(_INDEX)]
-    odd = next((n for n in there if n.lower() not in _COLUMNS), None)
-    if odd is not None or columns.named(batch, "value") is None:
-        wrong = "no column value" if odd is None else f"a column {odd!r}"
-        raise UsageError(f"{name} has {wrong}, and records are taken from the columns {', '.join(_NAMES)}")
+def _in_batch(
+    name: str, batch: pa.RecordBatch, unit: TimestampUnit | None, schema: ValueSchema | None
+) -> Iterator[Fields]:
+    if columns.named(batch, "value") is not None:
+        _check_columns(name, batch)
     for at in range(0, batch.num_rows, _ROWS):
         rows = batch.slice(at, _ROWS)
         n, value, key = rows.num_rows, columns.binary_of(rows, "value"), columns.binary_of(rows, "key")
-        if value is None or value.null_count:
+        if value is not None and value.null_count:
             raise UsageError(f"{name} has a row without a value: a record's value cannot be null")
+        values = value.to_pylist() if value is not None else encoded(name, rows, schema)
         more = optional_of(rows, f"a row of {name}", unit)
         times = [NO_TIME] * n if "create_time" not in more else times_of(more["create_time"]).tolist()
         headers = headers_list(more["headers"]) if "headers" in more else [()] * n
         partition = columns.named(rows, "partition")
         partitions = [None] * n if partition is None else partition.cast(pa.int64()).to_pylist()
         keys = [None] * n if key is None else key.to_pylist()
-        for record in zip(value.to_pylist(), keys, headers, times, partitions, strict=True):
+        for record in zip(values, keys, headers, times, partitions, strict=True):
             yield _checked(f"a row of {name}", *record, exact=True)
+
+
+def encoded(name: str, batch: pa.RecordBatch, schema: ValueSchema | None) -> list[bytes]:
+    """Return the values of rows that have a topic's typed columns. Raises `UsageError` for a column that no record has."""
+    known = set() if schema is None else {c.column for c in schema.columns}
+    typed = _others(batch)
+    if odd := next((f.name for f in typed if f.name not in known), None):
+        of_topic = ": the topic has no value schema" if schema is None else " and those of the topic's value schema"
+        raise UsageError(f"{name} has a column {odd!r}, and {_TAKEN}{of_topic}")
+    if schema is None or not typed:
+        raise UsageError(f"{name} has no column value, and {_TAKEN}")
+    return values_of(batch.select([f.name for f in typed]), schema, name)
+
+
+def _others(batch: pa.RecordBatch) -> list[pa.Field]:
+    """Return the columns that are not a record's own."""
+    return [f for f in batch.schema if f.name.lower() not in _COLUMNS and not f.name.startswith(_INDEX)]
+
+
+def _check_columns(name: str, batch: pa.RecordBatch) -> None:
+    """Raise `UsageError` if rows have a value and a column that no record has.
+
+    The typed columns next to values, as `read_arrow` gives them, follow from the values: they are passed over, by their
+    field ids.
+    """
+    if odd := next((f.name for f in _others(batch) if not is_typed(f)), None):
+        raise UsageError(f"{name} has a column {odd!r}, and {_TAKEN}")
 
 
 def _was_read(given: Any) -> bool:

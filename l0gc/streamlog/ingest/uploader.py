@@ -90,7 +90,7 @@ def open_upload(
         spread = with_times(spread, wanted.timestamp_field, wanted.timestamp_unit)
     # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
     place = f"{target.topic_id} {spread.describe}" if producer is not None else None
-    inputs = open_inputs(sources, place, stack, wanted.format, wanted.timestamp_unit)
+    inputs = open_inputs(sources, place, stack, wanted.format, wanted.timestamp_unit, target.value_schema)
     run = None
     if producer is not None:
         run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.runs()])

@@ -25,10 +25,10 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError
 from l0gc.limits import MAX_FOOTER_BYTES, MAX_GROUP_BYTES
 from l0gc.storage.objectstore import ObjectStore, read_again
-from l0gc.streamlog.controller.value_schema import VALUE_ERROR_ID
 from l0gc.streamlog.ingest.extents import fetch
 from l0gc.streamlog.ingest.headers_and_times import HEADER, OPTIONAL
 from l0gc.streamlog.journal.topic import L1File
+from l0gc.streamlog.values.parse import is_typed
 
 FIELD_IDS: Final = {
     path: number
@@ -293,11 +293,6 @@ def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
     if only and (own != [f.name for f in wanted] or any(f.nullable != there[f.name].nullable for f in wanted)):
         return False
     return all(f.name in there and f.type == there[f.name].type for f in wanted)
-
-
-def is_typed(f: pa.Field) -> bool:
-    """Return whether a column was parsed from the values; a merge parses it again."""
-    return f.nullable and int((f.metadata or {}).get(b"PARQUET:field_id", -1)) >= VALUE_ERROR_ID
 
 
 def schema_number(metadata: Any) -> int:

@@ -34,12 +34,12 @@ from l0gc.streamlog.level_one.parquet import (
     L1_FILE,
     OpenL1File,
     WantedFile,
-    is_typed,
     open_l1,
     read_l1,
     schema_number,
 )
 from l0gc.streamlog.level_one.write import L1Writer, put_small
+from l0gc.streamlog.values.parse import is_typed
 
 WHOLE_BYTES: Final = 4 << 20
 """An object up to this size is fetched by one request."""

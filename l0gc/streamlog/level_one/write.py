@@ -46,7 +46,7 @@ from l0gc.streamlog.level_one.parquet import (
 from l0gc.streamlog.level_one.plan import Fault
 from l0gc.streamlog.level_one.read import ROWS, Row
 from l0gc.streamlog.level_one.share import MOST_BYTES, MOST_PARTITIONS, shared_object, which_share
-from l0gc.streamlog.level_one.values import ValueParser, parser_of
+from l0gc.streamlog.values.parse import ValueParser, parser_of
 
 FILE_BYTES: Final = 128 << 20
 """Size of the records, uncompressed, at which an L1 object is closed and the next one begun."""

@@ -21,8 +21,8 @@ from l0gc.operations import Merge
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.topics import alter_topic
+from l0gc.streamlog.values.given import columns_of
 from tests.support.engines import a_duckdb
 from tests.support.memory_store import another_process, copy_of, put_back, store_of
 from tests.support.reconcile import put, reconcile

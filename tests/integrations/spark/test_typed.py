@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
 from l0gc.errors import UsageError
 from l0gc.integrations.spark.readers import StreamReader
-from l0gc.integrations.spark.source import SCHEMA, WRITTEN
+from l0gc.integrations.spark.sink import commit
+from l0gc.integrations.spark.source import SCHEMA, WRITTEN, L0gcDataSource
+from l0gc.integrations.spark.stage import Stager
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
-from l0gc.streamlog.given_schema import columns_of
+from l0gc.streamlog.reader import read_topic
+from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.parse import parser_of
 from tests.support.memory_store import memory_cluster
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, data_source, on, stream_reader, table
@@ -60,6 +66,33 @@ def typed(fields: list[dict[str, Any]] = FIELDS) -> Handles:
     reconcile(cluster)
     put(cluster, "events", {0: [VALUE, b"nonsense"]})
     return cluster
+
+
+def test_rows_with_typed_columns_are_staged_by_the_topics_schema() -> None:
+    cluster = typed()
+    schema = cluster.controller.snapshot().topic("events").value_schema
+    assert schema is not None
+    before = parser_of(schema)
+    rows = pa.table(before.parse(pa.array([VALUE])), schema=before.fields).drop_columns("value_error")
+    batch = rows.append_column("key", pa.array([b"k"])).combine_chunks().to_batches()[0]
+
+    def staged(batch: pa.RecordBatch) -> list[Any]:
+        with ThreadPoolExecutor(1) as pool:
+            stager = Stager(cluster, "events", pool, turn=None, first=0, object_bytes=1 << 20)
+            commit(cluster, stager.run([batch]))
+        return [*read_topic(cluster, cluster.controller.snapshot().topic("events"))]
+
+    record = staged(batch)[-1]
+    assert record.key == b"k"
+    assert (
+        pa.table(before.parse(pa.array([record.value])), schema=before.fields).drop_columns("value_error").equals(rows)
+    )
+    with pytest.raises(UsageError, match="a row for topic 'events' has a column 'other', and records are taken from"):
+        staged(batch.append_column("other", pa.array([1])))
+    assert (
+        L0gcDataSource({"topic": "events", "url": "s3://bucket"}).writer(StructType().add("id", "integer"), False)
+        is not None
+    )
 
 
 def alter(cluster: Handles, fields: list[dict[str, Any]]) -> None:

@@ -28,17 +28,17 @@ from l0gc.streamlog.journal.rows import Rows, of_partition
 from l0gc.streamlog.journal.shared import SharedObject
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, l1_file, l1_key, shared_key
-from l0gc.streamlog.level_one import values
 from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import Commit
+from l0gc.streamlog.values import parse
 from tests.simulation.mutants.tools import everywhere, instead, method, mutant, together
 
 _STATE_L1 = "tests/streamlog/journal/test_state_l1.py"
 _VACUUM = "tests/collect/test_vacuum.py"
 _GARBAGE = "tests/streamlog/test_garbage.py"
 _SHARED = "tests/streamlog/journal/test_shared.py"
-_ROADS = "tests/streamlog/level_one/test_value_roads.py"
-_VALUES = "tests/streamlog/level_one/test_values.py"
+_ROADS = "tests/streamlog/values/test_roads.py"
+_VALUES = "tests/streamlog/values/test_parse.py"
 _AGAIN = "tests/streamlog/level_one/test_commit_again.py"
 
 _EDITS = "l0gc.streamlog.journal.edits"
@@ -94,14 +94,14 @@ def any_next_schema() -> AbstractContextManager[Any]:
 
 @mutant(
     44,
-    "l0gc/streamlog/level_one/values.py::ValueParser._together",
+    "l0gc/streamlog/values/parse.py::ValueParser._together",
     "what pyarrow has read is taken without looking at it again",
     f"{_ROADS}::test_both_roads_and_the_judge_give_the_same_values",
     f"{_VALUES}::test_a_decimal_beyond_its_column_is_null_whatever_its_neighbours",
     simulated=False,
 )
 def pyarrow_trusted() -> AbstractContextManager[Any]:
-    return everywhere("l0gc.streamlog.level_one.values", "_read_type", values._type)
+    return everywhere("l0gc.streamlog.values.parse", "_read_type", parse.type_of)
 
 
 @mutant(

@@ -26,8 +26,8 @@ from l0gc.streamlog.controller.value_schema import (
     evolved,
     loses,
 )
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.topics import alter_topic, create_topic
+from l0gc.streamlog.values.given import columns_of
 from tests.support.controller import FOUNDED, MACHINE, created, landed, state_of
 from tests.support.memory_store import Call, another_process, copy_of, memory_cluster, put_back, store_of
 

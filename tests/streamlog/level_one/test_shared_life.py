@@ -13,12 +13,12 @@ from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.reader import read_topic
+from l0gc.streamlog.values.given import columns_of
 from tests.support.memory_store import another_process, memory_cluster, store_of
 from tests.support.reconcile import begin, files, partition_of, put, reconcile, reconcile_but
 from tests.support.sharing import Values, drain, loaded, share, state_of, values

@@ -13,7 +13,6 @@ from l0gc.inspect.verify.replay import l1_fault
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR
-from l0gc.streamlog.given_schema import columns_of
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import merge as merges
 from l0gc.streamlog.level_one import merge_plan, write
@@ -21,6 +20,7 @@ from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION, schema_number
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import describe_topic, infer_schema
+from l0gc.streamlog.values.given import columns_of
 from tests.support.memory_store import another_process, memory_cluster, store_of
 from tests.support.merge import merge
 from tests.support.reconcile import begin, files, partition_of, put, reconcile

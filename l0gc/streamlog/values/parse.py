@@ -28,7 +28,7 @@ from l0gc.streamlog.controller.value_schema import (
     ValueSchema,
     each_column,
 )
-from l0gc.streamlog.level_one.fits import FLOAT_MAX, MAX_NESTING, fitter
+from l0gc.streamlog.values.fits import FLOAT_MAX, MAX_NESTING, fitter
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 << 20
@@ -83,7 +83,7 @@ class ValueParser:
         self._read = pa.schema([pa.field(c.name, _read_type(c)) for c in schema.columns])
         self._fit = fitter(schema.columns)
         self._screen = msgspec.json.Decoder(_screen_type(ValueColumn(0, "", "struct", schema.columns)))
-        self._type = pa.struct([pa.field(c.name, _type(c)) for c in schema.columns])
+        self._type = pa.struct([pa.field(c.name, type_of(c)) for c in schema.columns])
 
     def parse(self, values: pa.Array) -> list[pa.Array]:
         """Return the columns of `fields`, with a row for each value, a byte string that is not null."""
@@ -168,16 +168,21 @@ def _batches(values: pa.Array) -> Iterator[pa.Array]:
 
 
 def _field(c: ValueColumn, name: str) -> pa.Field:
-    return pa.field(name, _type(c), metadata={_ID: str(c.id)})
+    return pa.field(name, type_of(c), metadata={_ID: str(c.id)})
 
 
-def _type(c: ValueColumn) -> pa.DataType:
+def type_of(c: ValueColumn) -> pa.DataType:
     """Return the type of a column in L1, with the ids of what is nested in it."""
     if c.type == "list":
         return pa.list_(_field(c.children[0], c.children[0].name))
     if c.type == "struct":
         return pa.struct([_field(child, child.name) for child in c.children])
     return pa.decimal128(*c.decimal) if c.decimal else _TYPES[c.type]
+
+
+def is_typed(f: pa.Field) -> bool:
+    """Return whether a column of L1, or of a reader, was parsed from the values."""
+    return f.nullable and int((f.metadata or {}).get(_ID, -1)) >= VALUE_ERROR_ID
 
 
 def _leaves(c: ValueColumn, path: str) -> Iterator[str]:
@@ -196,7 +201,7 @@ def _read_type(c: ValueColumn) -> pa.DataType:
         return pa.struct([pa.field(child.name, _read_type(child)) for child in c.children])
     if c.decimal:
         return pa.decimal256(_MOST_DIGITS, c.decimal[1])
-    return pa.string() if c.type in _FORM else pa.float64() if c.type == "float" else _type(c)
+    return pa.string() if c.type in _FORM else pa.float64() if c.type == "float" else type_of(c)
 
 
 def _screen_type(c: ValueColumn) -> Any:
@@ -212,10 +217,10 @@ def _cast(found: pa.Array, c: ValueColumn) -> pa.Array:
     """Return a column that pyarrow has read, in its own type. Raises `ArrowInvalid` if `fits` may differ."""
     if c.type == "list":
         inner = _cast(found.values, c.children[0])
-        return pa.Array.from_buffers(_type(c), len(found), found.buffers()[:2], found.null_count, children=[inner])
+        return pa.Array.from_buffers(type_of(c), len(found), found.buffers()[:2], found.null_count, children=[inner])
     if c.type == "struct":
         inner = [_cast(found.field(i), child) for i, child in enumerate(c.children)]
-        return pa.Array.from_buffers(_type(c), len(found), found.buffers()[:1], found.null_count, children=inner)
+        return pa.Array.from_buffers(type_of(c), len(found), found.buffers()[:1], found.null_count, children=inner)
     if c.type in {"float", "double"}:
         bounds = pc.min_max(found).as_py()  # of those that are numbers; infinity is one
         if c.type == "float" and any(abs(v) > FLOAT_MAX for v in bounds.values() if v is not None):
@@ -227,11 +232,11 @@ def _cast(found: pa.Array, c: ValueColumn) -> pa.Array:
             raise pa.ArrowInvalid("a time has another form")
         if c.type != "date" and _any_matches(found, _FINER):
             found = pc.replace_substring_regex(found, _FINER, r"\1")
-        found = found.cast(_type(c))
+        found = found.cast(type_of(c))
         times = pc.min_max(found.view(pa.int64())).as_py() if c.type != "date" else {}
         if any(not _RANGE[0] <= v <= _RANGE[1] for v in times.values() if v is not None):
             raise pa.ArrowInvalid("a time is before year 1 or after 9999")
-    return found.cast(_type(c))
+    return found.cast(type_of(c))
 
 
 def _any_matches(texts: pa.Array, pattern: str) -> bool:

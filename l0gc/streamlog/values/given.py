@@ -147,7 +147,7 @@ class _JsonSchema:
             return ValueColumn(0, name, _STRUCT, tuple(inner))
         if kind == "array":
             if "prefixItems" in given or isinstance(given.get("items"), list):
-                raise _refused(where, "is a tuple, whose items have types of their own; leave it out")
+                raise _refused(where, "is a tuple, whose items have different types; leave it out")
             element = self.column(_ELEMENT, given.get("items"), f"{where}.{_ELEMENT}", depth + 1)
             return ValueColumn(0, name, _LIST, (element,))
         if kind not in _OF_TYPE:

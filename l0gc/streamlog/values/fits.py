@@ -2,7 +2,7 @@
 
 A value is a JSON object in UTF-8, nested at most `MAX_NESTING` deep; of a field that occurs twice, the last one counts.
 Nothing is coerced. A field that does not fit is null, alone, and its path and the reason are reported; what contains it
-keeps everything else. `values.py` parses whole batches faster, and is trusted only if it can give nothing else.
+keeps everything else. `parse.py` parses whole batches faster, and is trusted only if it can give nothing else.
 
 Integers have neither a fraction nor an exponent. A double is the number next to the text, and a float is that double,
 rounded. Decimals are numbers or strings, without rounding. Times are RFC 3339, cut to microseconds; a `timestamptz` has an

@@ -10,7 +10,7 @@ import msgspec
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.value_schema import MAX_DEPTH, ValueColumn, evolved
-from l0gc.streamlog.level_one.fits import Misfit, date_of, time_of
+from l0gc.streamlog.values.fits import Misfit, date_of, time_of
 
 _LIST: Final = "list"
 _STRUCT: Final = "struct"

@@ -14,10 +14,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from l0gc.streamlog.controller.value_schema import FIRST_ID, VALUE_ERROR, VALUE_ERROR_ID, evolved
-from l0gc.streamlog.given_schema import columns_of
-from l0gc.streamlog.level_one import values
-from l0gc.streamlog.level_one.fits import MAX_NESTING
-from l0gc.streamlog.level_one.values import ValueParser
+from l0gc.streamlog.values import parse
+from l0gc.streamlog.values.fits import MAX_NESTING
+from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.parse import ValueParser
 
 PLACE: Final = {"type": "struct", "fields": [{"name": "lat", "type": "float"}, {"name": "day", "type": "date"}]}
 FIELDS: Final = [
@@ -184,9 +184,9 @@ def test_times_are_cut_to_microseconds_whatever_is_parsed_with_them() -> None:
 
 
 def test_rows_stay_in_their_places_over_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "BATCH_ROWS", 7)
-    monkeypatch.setattr(values, "BATCH_BYTES", 80)
-    monkeypatch.setattr(values, "PIECE_ROWS", 3)
+    monkeypatch.setattr(parse, "BATCH_ROWS", 7)
+    monkeypatch.setattr(parse, "BATCH_BYTES", 80)
+    monkeypatch.setattr(parse, "PIECE_ROWS", 3)
     some = [b'{"id": %d, "s": "%s"}' % (i, b"x" * (i % 50)) if i % 5 else b'{"id": "%d"}' % i for i in range(100)]
     found = rows_of(PARSER, some)
     assert [r["id"] for r in found] == [i if i % 5 else None for i in range(100)]
