@@ -349,7 +349,8 @@ class Upload(Operation, frozen=True, kw_only=True):
     """Upload records into a topic.
 
     Attributes:
-        partition: Send everything to this partition. Without it or a key field, records are spread round-robin.
+        partition: Send everything to this partition. Without it or a key field, records are spread round-robin, from a
+            random partition on; those of a producer from the first one.
         key_field: Use this field of the JSON record as its key, and send the record to the partition that the key hashes to.
         timestamp_field: Use this field of the JSON record as its create time: milliseconds since 1970, or ISO 8601.
         timestamp_unit: The unit of numbers in the timestamp field and of whole numbers in a column create_time. By default

@@ -33,8 +33,9 @@ def upload_command(
 ) -> None:
     """Upload newline-delimited records (- is stdin) into TOPIC.
 
-    Without --partition and --key-field, records are spread round-robin over the partitions. gzip and zstd files are
-    unpacked; for --producer, a file is the same input whether packed or not. A UTF-8 byte order mark is dropped.
+    Without --partition and --key-field, records are spread round-robin over the partitions, from a random one on. gzip and
+    zstd files are unpacked; for --producer, a file is the same input whether packed or not. A UTF-8 byte order mark is
+    dropped.
 
     \b
     Example:

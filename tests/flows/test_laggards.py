@@ -23,7 +23,7 @@ UPLOADS = 3
 def upload(records: dict[int, list[bytes]], chance: random.Random) -> None:
     """A record for each partition, in one L0 object."""
     lines = [b"%d-" % p + chance.randbytes(8_000).hex().encode() for p in records]
-    assert ended_here("upload", "events", "-", stdin=b"\n".join(lines) + b"\n").code == 0
+    assert ended_here("upload", "events", "-", "--producer", "p", stdin=b"\n".join(lines) + b"\n").code == 0
     for p, line in enumerate(lines):
         records[p].append(line)
 

@@ -1,6 +1,7 @@
 """Decide a record's partition, key and create time: by fields of the record, fixed, or round-robin.
 
-The result depends only on the record and its position, so that a repeated upload spreads the same input in the same way.
+The result depends only on the record and its position, so that a producer's repeated upload spreads the same input in the
+same way. Only round-robin without a producer begins each input at a random partition.
 The create time comes from the record, by its writer's clock. It is unrelated to the log's time, which retention follows.
 """
 
@@ -94,11 +95,15 @@ def fixed_partition(partition: int, partitions: int) -> Partitioner:
     return Partitioner(f"partition={partition}", lambda name: place, fixed=True)
 
 
-def in_turn(partitions: int) -> Partitioner:
-    """Send one record to each partition, one after another, without keys."""
+def in_turn(partitions: int, first: Callable[[], int] = lambda: 0) -> Partitioner:
+    """Send one record to each partition, one after another, without keys.
+
+    Args:
+        first: chooses the partition at which an input begins. Many short inputs would otherwise fill the first partition.
+    """
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
-        turn = 0
+        turn = first()
 
         def place(records: Sequence[bytes]) -> PlacedRecords:
             nonlocal turn

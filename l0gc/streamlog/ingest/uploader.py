@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack
+from functools import partial
 from queue import SimpleQueue
 from typing import Final
 
@@ -82,6 +83,8 @@ def open_upload(
         raise UsageError("--partition and --key-field exclude each other")
     target = target_of(cluster, topic)
     spread = in_turn(target.partitions)
+    if producer is None:
+        spread = in_turn(target.partitions, partial(cluster.runtime.random.randrange, target.partitions))
     if partition is not None:
         spread = fixed_partition(partition, target.partitions)
     elif key_field is not None:
