@@ -25,6 +25,11 @@ def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
+def fault_of(error: object) -> str:
+    """Return what an error reports, without the remedy at its end, for a text that has a remedy of its own."""
+    return str(error).partition("; restore ")[0]
+
+
 def installing(extra: str = "") -> str:
     """Return the command that installs l0gc, with an extra; it is not published, so it needs a checkout."""
     package = f"'.[{extra}]'" if extra else "."

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from l0gc.collect.deletion import describe_pause
+from l0gc.errors import fault_of
 from l0gc.formatting import as_duration, count, span
 from l0gc.inspect.laggards import COMPUTE, RECONCILE
 from l0gc.inspect.overview import Cause, Overview, ahead_text
@@ -320,7 +321,7 @@ def _of_the_watermark(o: Overview) -> Iterator[Cause]:
             DAMAGED_WATERMARK: f"restore {PUBLISHED_WATERMARK} from a version or a backup, or accept the loss",
         }
         accept = "" if code == UNREADABLE_WATERMARK else " --accept-lost"
-        yield Cause(code, text, f"{ways_out[code]}, then {compute}{accept}")
+        yield Cause(code, fault_of(text), f"{ways_out[code]}, then {compute}{accept}")
         return
     highest, where = o.highest
     if o.external_log or (highest <= o.cluster_epoch and not o.forgotten):
@@ -339,7 +340,7 @@ def _of_the_bucket(o: Overview) -> Iterator[Cause]:
             yield poisoned(key, parsed.epoch, o.cluster_epoch)
     if o.damaged_journals:
         remedy = f"restore that object from a version or a backup, then {HOUSEKEEP} && {COMPUTE}"
-        yield Cause(DAMAGED_JOURNAL, _first(o.damaged_journals), remedy)
+        yield Cause(DAMAGED_JOURNAL, _first([*map(fault_of, o.damaged_journals)]), remedy)
     if unreadable := [e for e in o.errors if e not in o.damaged_journals]:
         remedy = f"fix what it reports, then {HOUSEKEEP} && {COMPUTE}"
         yield Cause(UNREADABLE_JOURNAL, _first(unreadable), remedy)

@@ -21,6 +21,7 @@ from l0gc.errors import (
     PreconditionFailedError,
     StoreError,
     UnsupportedFormatError,
+    fault_of,
 )
 from l0gc.keys import CONTROLLER_LOG, FORMAT
 from l0gc.storage.entry import seal, unseal
@@ -131,8 +132,8 @@ def _read(store: ObjectStore) -> tuple[Format, str] | None:
         return None if stored is None else (_DECODER.decode(unseal(FORMAT, stored.body)), stored.etag)
     except (CorruptObjectError, *UNDECODABLE) as e:
         raise CorruptObjectError(
-            f"{FORMAT} does not record the bucket's layout ({e}); restore it from a backup or a version, or see l0gc help "
-            "operate-logs"
+            f"{FORMAT} does not record the bucket's layout ({fault_of(e)}); restore it from a backup or a version, or see "
+            "l0gc help operate-logs"
         ) from e
 
 

@@ -41,6 +41,7 @@ from l0gc.errors import (
     SetBackError,
     StoreError,
     UsageError,
+    fault_of,
 )
 from l0gc.formatting import count, moment
 from l0gc.keys import PUBLISHED_COPY, PUBLISHED_WATERMARK
@@ -110,7 +111,7 @@ def decode_published(body: bytes, key: str = PUBLISHED_WATERMARK) -> PublishedWa
     except (CorruptObjectError, *UNDECODABLE) as e:
         also = "" if key == PUBLISHED_WATERMARK else f", or {PUBLISHED_WATERMARK}, which is gone,"
         raise CorruptObjectError(
-            f"{key} cannot be read ({e}); restore it{also} from a version or a backup. If there is none, run "
+            f"{key} cannot be read ({fault_of(e)}); restore it{also} from a version or a backup. If there is none, run "
             "l0gc compute-watermark --accept-lost; whether a log was set back before then may be no longer noticed"
         ) from e
 

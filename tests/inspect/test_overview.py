@@ -277,6 +277,19 @@ def test_garbage_is_what_the_newest_scan_saw_less_what_was_deleted_since() -> No
 # -- what is broken -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("key", [PUBLISHED_WATERMARK, f"{journal_log(0)}log/{0:020}"])
+def test_a_cause_and_a_finding_print_their_remedy_once(key: str) -> None:
+    cluster = topic_in_memory(2)
+    scan_and_publish(cluster)
+    cluster.store.put(key, b"nonsense")
+    o = read_overview(another_process(cluster))
+    assert "restore" not in o.causes[0].detail
+    assert o.causes[0].remedy.count("restore ") == 1
+    findings = verify(another_process(cluster), LocalWorkers(cluster), min_age_ms=0).findings
+    assert findings
+    assert [f.line for f in findings if f.line.count("restore ") > 1] == []
+
+
 def test_a_damaged_record_hides_only_its_own_run() -> None:
     cluster = memory_cluster()
     for hour in (1, 2):

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import CorruptObjectError, L0gcError, PartialFailureError, SafetyError, UnansweredObjectError
+from l0gc.errors import CorruptObjectError, L0gcError, PartialFailureError, SafetyError, UnansweredObjectError, fault_of
 from l0gc.formatting import Outcome, count, size, span
 from l0gc.inspect.causes import PUT_BACK
 from l0gc.inspect.overview import ahead_text, misplacement, set_back_text, unclosed_text
@@ -129,7 +129,7 @@ class Suspect(msgspec.Struct, frozen=True):
 def unread_log(journal: int, error: CorruptObjectError) -> Suspect:
     """Return the suspect for a journal that cannot be read."""
     kind = Kind.UNANSWERED if isinstance(error, UnansweredObjectError) else Kind.LOG_UNREADABLE
-    return Suspect(kind, journal, key=journal_log(journal), detail=str(error))
+    return Suspect(kind, journal, key=journal_log(journal), detail=fault_of(error))
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ import msgspec
 import numpy as np
 
 from l0gc.collect.history import who_deleted
-from l0gc.errors import CorruptObjectError, RefusedObjectError, SafetyError, UnansweredObjectError
+from l0gc.errors import CorruptObjectError, RefusedObjectError, SafetyError, UnansweredObjectError, fault_of
 from l0gc.formatting import count
 from l0gc.inspect.overview import ahead_text
 from l0gc.inspect.overview_reader import published_m
@@ -194,7 +194,11 @@ def read_snapshot(cluster: Handles, now_ms: int, *, young_after_ms: int) -> tupl
     state = cluster.controller.snapshot()
     shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
     snapshot = ClusterSnapshot(shown, published, young_after_ms, state.to_be_closed_by(now_ms))
-    unreadable = [] if error is None else [Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=error[1])]
+    unreadable = (
+        []
+        if error is None
+        else [Suspect(Kind.WATERMARK_UNREADABLE, key=PUBLISHED_WATERMARK, detail=fault_of(error[1]))]
+    )
     return snapshot, unreadable
 
 
@@ -641,7 +645,7 @@ def _journal_again(
         log = unread_log(journal, e)
         return [s for s in still if s is not None and s.place != log.place] + [log]
     except CorruptObjectError as e:
-        still += [_with(s, str(e)) for s in suspects if s.kind == Kind.LOG_UNREADABLE]
+        still += [_with(s, fault_of(e)) for s in suspects if s.kind == Kind.LOG_UNREADABLE]
         return [s for s in still if s is not None]
     again = check_journal(copy, snapshot)
     if any(s.kind in DOUBTFUL for s in again):

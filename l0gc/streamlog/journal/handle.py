@@ -27,6 +27,7 @@ from l0gc.errors import (
     StaleClusterEpochError,
     StoreError,
     UnknownProducerError,
+    fault_of,
 )
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import Place
@@ -355,7 +356,7 @@ class JournalHandle:
         """Return the error for what is skipped because of a reading; a retry helps only if nothing is damaged."""
         text = f"whether journal {self.journal} was set back is not known: {unread.error}"
         if unread.damaged:
-            return CorruptObjectError(f"{text}; restore the named object from a version or a backup")
+            return CorruptObjectError(f"{fault_of(text)}; restore the named object from a version or a backup")
         return StoreError(f"{text}; run it again")
 
     def topics(self, wanted: Iterable[Topic]) -> list[TopicState]:
