@@ -7,6 +7,7 @@ options, a page of the documents has to be in the wheel, and no text asks a pers
 from __future__ import annotations
 
 import ast
+import difflib
 import functools
 import re
 from collections.abc import Iterator
@@ -23,8 +24,6 @@ from l0gc.cli.main import COMMANDS, load
 
 PACKAGE = Path(l0gc.__file__).parent
 COMMAND = re.compile(r"\bl0gc ((?:[a-z][a-z-]*)(?: (?:--[a-z][a-z-]+|[a-z][a-z-]*|[A-Z][A-Z_]*))*)")
-PROSE = " cannot cluster did in itself neither only reads that to "
-"""Words that follow the name in a sentence about l0gc, as each verb with an s does that is no misspelt command."""
 DELETES = re.compile(
     r"(?<!to )(?<!can )(?<!cannot )\b(?:remove|delete (?:it|them|(?:that|this|those|these|the) "
     r"(?:objects?|record|journal|run|entry|file|one)))\b(?! with l0gc)",
@@ -70,10 +69,9 @@ def operations() -> list[Text]:
 def unknown(words: list[str]) -> str:
     """Return what of a command line does not exist; empty if all of it does."""
     name, rest = words[0], words[1:]
-    if f" {name} " in PROSE or (name.endswith("s") and not {name, name[:-1], name[:-2]} & {*COMMANDS}):
-        return ""
-    if name not in COMMANDS:
-        return name
+    if name not in COMMANDS:  # a misspelt command, or a sentence about l0gc: "l0gc reads only these"
+        misspelt = len(name) > 3 and not name.endswith("s") and difflib.get_close_matches(name, COMMANDS, 1, 0.75)
+        return name if misspelt or any(word.startswith("--") for word in rest) else ""
     command = load(name)
     if isinstance(command, click.Group):
         if not rest or rest[0].startswith("-") or rest[0].isupper():
@@ -91,7 +89,7 @@ def test_the_texts_are_found() -> None:
         assert words in said, words
 
 
-@pytest.mark.parametrize("name", ["gc --no-such", "swep", "topic crate"])
+@pytest.mark.parametrize("name", ["gc --no-such", "swep", "compute-watermak", "garbage --dry-run", "topic crate"])
 def test_a_wrong_command_line_is_noticed(name: str) -> None:
     assert unknown(name.split())
 
