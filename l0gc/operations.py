@@ -73,9 +73,11 @@ def checked_value(name: str, value: object, kind: Any) -> Any:
             Unicode or has a null byte.
     """
     try:
-        found = msgspec.convert(_in_its_unit(name, value), kind)
-        _check_storable(found)
-        return str(found) if isinstance(found, str) else found  # of the type itself, which all encoders take
+        converted = msgspec.convert(_in_its_unit(name, value), kind)
+        _check_storable(converted)
+        return (
+            str(converted) if isinstance(converted, str) else converted
+        )  # of the type itself, which all encoders take
     # An AttributeError is msgspec's for an object of numpy that it takes for a mapping.
     except (msgspec.ValidationError, ValueError, AttributeError) as e:
         shown = repr(value)
@@ -157,13 +159,13 @@ def written(operation: type[Operation], name: str) -> str:
 
 def texts_of(kind: type) -> dict[str, str]:
     """Return what the docstrings of a class and its bases say about their attributes, by name; empty under `-OO`."""
-    found = dict[str, str]()
+    texts = dict[str, str]()
     for part in reversed(kind.__mro__):
         _, _, lines = inspect.cleandoc(part.__doc__ or "").partition("\nAttributes:\n")
         for entry in re.split(r"\n(?= {4}\w)", "\n" + lines.split("\n\n")[0])[1:]:
             name, _, text = entry.strip().partition(": ")
-            found[name] = " ".join(text.split())
-    return found
+            texts[name] = " ".join(text.split())
+    return texts
 
 
 class Deletion(Operation, frozen=True, kw_only=True):

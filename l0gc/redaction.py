@@ -107,5 +107,5 @@ def _secrets() -> Iterator[str]:
     yield from _values
     yield from _secrets_of(os.environ)
     for credentials in list(_credentials):
-        found = vars(credentials)
-        yield from (found[name] for name in _ATTRIBUTES if isinstance(found.get(name), str))
+        attributes = vars(credentials)
+        yield from (attributes[name] for name in _ATTRIBUTES if isinstance(attributes.get(name), str))

@@ -158,8 +158,8 @@ def test_one_bound_limits_a_sweep(
     handles = loaded()
     bounds = [0, 0]
 
-    def bounded(cluster: ClusterView, options: Sweep, name: str) -> DeletionPlan[Sweep]:
-        plan = plan_sweep(cluster, options, name)
+    def bounded(cluster: ClusterView, options: Sweep, *more: Any) -> DeletionPlan[Sweep]:
+        plan = plan_sweep(cluster, options, *more)
         return msgspec.structs.replace(plan, bound=bounds.pop()) if bounds else plan
 
     monkeypatch.setattr("l0gc.collect.sweep.plan_sweep", bounded)

@@ -77,11 +77,9 @@ def choose_engine(wanted: str, work: Work, spark: SparkPlace, *, cores: int, jav
     if size < 0:
         said = f"the number of {work.unit} is not known"
         return (SPARK, f"{said}, and a cluster is given") if spark.cluster else (LOCAL, said)
-    found = f"{'at least ' if 0 < size == enough else ''}{size:,} {work.unit}"
-    found += f" and {count(work.journals, 'journal')}" if work.journals else ""
-    why = (
-        f"{found}: {estimate.here_s(size):,.1f} s estimated in this process, {estimate.spark_s(size):,.1f} s on {where}"
-    )
+    amount = f"{'at least ' if 0 < size == enough else ''}{size:,} {work.unit}"
+    amount += f" and {count(work.journals, 'journal')}" if work.journals else ""
+    why = f"{amount}: {estimate.here_s(size):,.1f} s estimated in this process, {estimate.spark_s(size):,.1f} s on {where}"
     if size < estimate.break_even:
         return LOCAL, why
     if not spark.cluster and not java:

@@ -381,10 +381,10 @@ class Runs(Group):
 
         cluster = self._handles()
         cluster.identity()
-        found = find_in_runs(cluster, key, records=run_records(cluster, record_dir))
-        if found is None:
+        deletion = find_in_runs(cluster, key, records=run_records(cluster, record_dir))
+        if deletion is None:
             raise NotFoundError(f"no recorded run deleted {key!r}: its record expired, or it was never there")
-        return found
+        return deletion
 
 
 def run_records(cluster: Handles, record_dir: Path | None) -> Records:

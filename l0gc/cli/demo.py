@@ -220,12 +220,12 @@ class _Demo:
             there = cluster.compute_watermark(engine).to_json()
             ran = engine.ran()
         epochs = there["listing"]["epochs"]
-        for what, found, expected in (
+        for what, computed, expected in (
             ("M", there["watermark"], here["watermark"]),
             ("what the bucket holds", epochs, here["listing"]["epochs"]),
         ):
-            if found != expected:
-                raise L0gcError(f"{what} is {found} as computed on Spark, and {expected} as computed in one process")
+            if computed != expected:
+                raise L0gcError(f"{what} is {computed} as computed on Spark, and {expected} as computed in one process")
         start_s = there["seconds"].pop("spark")
         job_s = sum(there["seconds"].values())
         work = f"{count(ran['tasks'], 'task')} in {job_s:.1f} s, after a start of {start_s:.1f} s"
@@ -264,9 +264,9 @@ def _why_no_spark() -> str:
     from l0gc.inspect.doctor import OK, java
     from l0gc.spark.master import has_user
 
-    (found,) = java()
-    if found.status != OK:
-        return f"Java 17 or newer was not found ({found.remedy})"
+    (java_check,) = java()
+    if java_check.status != OK:
+        return f"Java 17 or newer was not found ({java_check.remedy})"
     return "" if has_user() else "this process's user has no name (add one to /etc/passwd)"
 
 

@@ -83,10 +83,12 @@ epoch_interval_option: Final = click.option(
 
 def on_command_line(context: click.Context) -> dict[str, Any]:
     """Return the options on the command line. Those after the command's name take precedence over those before it."""
-    found = dict[str, Any]()
+    parameters = dict[str, Any]()
     for part in (context.find_root(), context):
-        found |= {k: v for k, v in part.params.items() if part.get_parameter_source(k) is ParameterSource.COMMANDLINE}
-    return found
+        parameters |= {
+            k: v for k, v in part.params.items() if part.get_parameter_source(k) is ParameterSource.COMMANDLINE
+        }
+    return parameters
 
 
 def options(several: Sequence[Decorator]) -> Decorator:

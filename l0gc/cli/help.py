@@ -60,9 +60,9 @@ def help_command(settings: Settings, command: tuple[str, ...]) -> None:
             raise UsageError(
                 f"{context.command_path} has no subcommand {name!r}; {context.command_path} --help lists its options"
             )
-        _, found, _ = group.resolve_command(context, [name])
-        assert found is not None  # resolve_command says what is wrong
-        context = click.Context(found, info_name=name, parent=context)
+        _, leaf, _ = group.resolve_command(context, [name])
+        assert leaf is not None  # resolve_command says what is wrong
+        context = click.Context(leaf, info_name=name, parent=context)
     text = context.get_help()
     Output(settings).result({"command": " ".join(command), "help": text}, text.splitlines(), indent=None)
 

@@ -166,13 +166,13 @@ COMMANDS: Final = {name: CommandRow(*row) for name, row in _ROWS.items()}
 
 def effects() -> dict[str, Effect]:
     """Return what each command does to a cluster, by its words after `l0gc`: `topic create`."""
-    found = dict[str, Effect]()
+    by_command = dict[str, Effect]()
     for name, command in COMMANDS.items():
         if isinstance(command.effect, tuple):
-            found[name] = command.effect
+            by_command[name] = command.effect
         else:
-            found |= {f"{name} {leaf}": effect for leaf, effect in command.effect.items()}
-    return found
+            by_command |= {f"{name} {leaf}": effect for leaf, effect in command.effect.items()}
+    return by_command
 
 
 def load(name: str) -> click.Command:

@@ -262,7 +262,7 @@ def key_of(name: str, labels: Mapping[str, str]) -> Key:
 
 def samples(run: Run, url: str) -> dict[Key, float]:
     """Return the numbers of a command's run, and of its steps, with the labels in `LABELS`. A dry or shadow run has none."""
-    found = {}
+    values = {}
     for part in (p for p in (run, *run.parts) if not p.data.get("dry_run")):
         labels = {"url": url, "command": run.step, "step": part.step}
         numbers = _numbers(part)
@@ -271,10 +271,10 @@ def samples(run: Run, url: str) -> dict[Key, float]:
                 continue
             if metric.label:
                 for of, value in (_at(numbers, metric.source) or {}).items():
-                    found[key_of(metric.name, labels | {metric.label: of})] = float(value)
+                    values[key_of(metric.name, labels | {metric.label: of})] = float(value)
             elif (number := _number(_at(numbers, metric.source))) is not None:
-                found[key_of(metric.name, labels)] = number
-    return found
+                values[key_of(metric.name, labels)] = number
+    return values
 
 
 def added_up(before: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key, float]:
@@ -342,10 +342,10 @@ def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
 
 
 def _at(data: Mapping[str, Any], source: str) -> Any:
-    found: Any = data
+    value: Any = data
     for name in source.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def _number(found: Any) -> float | None:

@@ -172,8 +172,8 @@ class _Families:
             for name in dict.fromkeys((metric.name, metric.last_run_name)):
                 counts = name == metric.name and metric.kind == COUNTER
                 family = (CounterMetricFamily if counts else GaugeMetricFamily)(name, metric.help, labels=metric.labels)
-                for (found, labels), value in self._values:
-                    if found == name:
+                for (name_of_value, labels), value in self._values:
+                    if name_of_value == name:
                         family.add_metric([dict(labels).get(label, "") for label in metric.labels], value)
                 if family.samples:
                     yield family

@@ -134,16 +134,16 @@ def operation_options(operation: type[Operation]) -> Decorator:
             steps += [OperationOption(step, n, step=True) for n in types_of(step) if n != "dry_run"]
 
     def keywords(of: type[Operation], given: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-        found = dict[str, Any]()
+        chosen = dict[str, Any]()
         for name, kind in types_of(of).items():
             value = given.pop(prefix + name, False)
             step = step_of(kind)
             if step is not None:
                 options = keywords(step, given, f"{step.__name__}_")
-                found[name] = None if value else step(**options)
+                chosen[name] = None if value else step(**options)
             else:
-                found[name] = not value if kind is bool and default_of(of, name) else value
-        return found
+                chosen[name] = not value if kind is bool and default_of(of, name) else value
+        return chosen
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -278,13 +278,13 @@ def engine_options(where: str = "Where it runs") -> Decorator:
 
 def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
     """Return the user's KEY=VALUE settings. Raises `UsageError`."""
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for item in conf:
         key, separator, value = item.partition("=")
         if not separator:
             raise UsageError(f"--conf {item!r} must look like KEY=VALUE")
-        found[key] = value
-    return found
+        pairs[key] = value
+    return pairs
 
 
 def moment_of(cluster: Cluster, time: int | None) -> datetime | None:
@@ -344,19 +344,19 @@ def completing(names: Callable[[Cluster], Iterable[str]]) -> Callable[..., list[
     """Return a function that completes an argument with names in the bucket."""
 
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-        found: list[str] = []
+        candidates: list[str] = []
 
         def look() -> None:
             try:
                 with library(settings_of(context)) as cluster:
-                    found.extend(names(cluster))
+                    candidates.extend(names(cluster))
             except Exception:  # noqa: BLE001, S110 - no names; the command itself will say what is wrong
                 pass
 
         thread = threading.Thread(target=look, daemon=True)  # it may outlast the deadline, and must not outlast us
         thread.start()
         thread.join(_DEADLINE_S)
-        return [n for n in sorted(found) if n.startswith(incomplete)][:_MOST_NAMES]
+        return [n for n in sorted(candidates) if n.startswith(incomplete)][:_MOST_NAMES]
 
     return complete
 

@@ -176,8 +176,8 @@ def _lost(cluster: Cluster, name: str | None, wanted: RetentionSettings) -> str:
     """
     from l0gc.streamlog.level_one.expire import losses
 
-    found, unknown = losses(cluster.handles(), name, wanted)
-    much = [loss for loss in found if 2 * loss.records > loss.there]
+    lost, unknown = losses(cluster.handles(), name, wanted)
+    much = [loss for loss in lost if 2 * loss.records > loss.there]
     uncounted = f" that cannot be counted ({unknown[0]})" if unknown else ""
     if not much:
         return f"records{uncounted}" if uncounted else ""
@@ -253,10 +253,10 @@ def infer_command(out: Output, cluster: Cluster, name: str, records: int) -> Non
     """
 
     def infer() -> InferredSchema:
-        found = cluster.topics.infer(name, records)
-        for f in found.left_out:
+        schema = cluster.topics.infer(name, records)
+        for f in schema.left_out:
             out.note(f"field {f.field!r} is left out: {f.reason}")
-        return found
+        return schema
 
     out.finish(
         infer,

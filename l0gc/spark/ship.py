@@ -164,7 +164,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
     try:
         # As the jobs do it, so that they find these workers warm.
         with jobs.tagged():
-            found = sc.parallelize(range(slots), slots).map(_versions_reader()).collect()
+            looks = sc.parallelize(range(slots), slots).map(_versions_reader()).collect()
     except (PySparkException, Py4JJavaError) as e:  # what failed in Python, and what failed before
         if late.is_set():
             raise L0gcError(
@@ -174,7 +174,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
         raise L0gcError(why(str(said))) from e
     finally:
         ended.set()
-    return [WorkerCheck(*look) for look in found]
+    return [WorkerCheck(*look) for look in looks]
 
 
 def _versions_reader() -> Callable[[int], tuple[Mapping[str, str | None], str]]:

@@ -115,8 +115,8 @@ class Access:
     def credentials(self) -> Credentials | None:
         """Return the credentials that botocore finds, renewed before they expire; None if there are none."""
         with self._lock:
-            found: Credentials | None = self.session.get_credentials()
-            return found
+            credentials: Credentials | None = self.session.get_credentials()
+            return credentials
 
     @cached_property
     def endpoint_url(self) -> str | None:

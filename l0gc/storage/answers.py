@@ -194,12 +194,12 @@ def parse_time(text: str) -> datetime:
         ValueError: it is not a timestamp.
     """
     if _HTTP_DATE.fullmatch(text):
-        found = email.utils.parsedate_to_datetime(text)
+        time = email.utils.parsedate_to_datetime(text)
     elif _EPOCH.fullmatch(text):
         return datetime.fromtimestamp(int(text), UTC)
     else:
-        found = datetime.fromisoformat(text)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+        time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def promised_size(answer: Any, of_whole: Callable[[], int]) -> int | None:
@@ -261,13 +261,13 @@ def document_fault(body: bytes, root: str) -> str:
     """Return how a body differs from a whole document with this root element; empty if it does not."""
     if not body.strip():
         return "it is empty"
-    found = _HEAD.match(body)
-    if found is None or found[1] != root.encode():
+    head = _HEAD.match(body)
+    if head is None or head[1] != root.encode():
         return f"it begins with {_first(body)}"
     end = body.rstrip()
     if end.endswith(f"{root}>".encode()) and b"</" in end[-len(root) - 20 :]:
         return ""
-    return "" if _EMPTY_ROOT.fullmatch(end, found.start(1) - 1) else f"it ends before </{root}>"
+    return "" if _EMPTY_ROOT.fullmatch(end, head.start(1) - 1) else f"it ends before </{root}>"
 
 
 def _first(body: bytes) -> str:

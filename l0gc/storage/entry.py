@@ -171,12 +171,12 @@ def decode_checkpoint(key: str, body: bytes) -> Checkpoint:
     if len(body) < begin or checksum(key, lengths) != int.from_bytes(body[_LENGTHS.size : begin], "little"):
         raise _mismatch(key)
     e, left, rest = decode_entry(key, body[begin:end], CHECKPOINT_LIMIT), body[end:], _LENGTHS.unpack(lengths)[1]
-    found = b""
+    state_rest = b""
     if rest and len(left) == rest:
-        found = unpack_sealed(_key_of_rest(key), left, _BYTES, CHECKPOINT_LIMIT)
+        state_rest = unpack_sealed(_key_of_rest(key), left, _BYTES, CHECKPOINT_LIMIT)
     elif len(left) > rest:
         raise _mismatch(key)
-    return Checkpoint(e.id, e.time_ms, join_state(e.payload, found), end + rest)
+    return Checkpoint(e.id, e.time_ms, join_state(e.payload, state_rest), end + rest)
 
 
 def _key_of_rest(key: str) -> str:

@@ -135,20 +135,20 @@ class Folder:
         if whole:
             return cls.of(store.list(folder), folder)
         first = store.list(folder, one_page=True)
-        found = cls.of(first, folder)
+        listed = cls.of(first, folder)
         if not first.more:
-            return found
-        if not found.checkpoints or not found.entries:
+            return listed
+        if not listed.checkpoints or not listed.entries:
             return cls.of(store.list(folder), folder)
-        last, newest = max(found.entries), found.checkpoints[-1]
+        last, newest = max(listed.entries), listed.checkpoints[-1]
         skipped = last + 1 if last < newest else None
         rest = {
             k: ms
             for page in store.scan(f"{folder}log/", f"{folder}log/{max(last, newest):020}")
             for k, ms in zip(page.keys, page.modified_ms, strict=True)
         }
-        entries = found.entries | cls.of(Listing(rest, 0), folder).entries
-        return cls(entries, found.checkpoints, found.date_ms, skipped)
+        entries = listed.entries | cls.of(Listing(rest, 0), folder).entries
+        return cls(entries, listed.checkpoints, listed.date_ms, skipped)
 
     def needed_from(self, as_of: int | None) -> int:
         """Return the offset of the checkpoint that a replay as of `as_of` starts from; older ones may be deleted.
@@ -368,15 +368,15 @@ class SharedLog:
         window = max(1, min(_WINDOW, expected))
         while True:
             first = after + 1 + len(entries)
-            for found in self._parallel.map(self._get_if_there, range(first, first + window)):
-                if isinstance(found, StoredEntry):
-                    entries.append(found)
+            for answer in self._parallel.map(self._get_if_there, range(first, first + window)):
+                if isinstance(answer, StoredEntry):
+                    entries.append(answer)
                     continue
                 # Whatever was found after this offset has been written since it was seen to be free.
-                if self.boundary.if_due(as_of_ms, found)[0] > after + 1:
+                if self.boundary.if_due(as_of_ms, answer)[0] > after + 1:
                     raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}")
-                self.store_time.saw(found)
-                return entries, found
+                self.store_time.saw(answer)
+                return entries, answer
             if hasty and not self.boundary.is_due(as_of_ms, entries[-1].date_ms):
                 return entries, as_of_ms
             window = min(_WINDOW, 2 * window)
@@ -418,12 +418,16 @@ class SharedLog:
                 stored = ask_of_one(self.store, self.store.get_start, key, READ_AT_ONCE)
                 if (needed := head_length(stored.body)) > len(stored.body) >= READ_AT_ONCE:
                     stored = ask_of_one(self.store, self.store.get_start, key, min(needed, CHECKPOINT_LIMIT))
-            found, size = decode_checkpoint(key, stored.body), len(stored.body)
-            if size == found.size:
+            checkpoint, size = decode_checkpoint(key, stored.body), len(stored.body)
+            if size == checkpoint.size:
                 self._checked = max(self._checked, offset)
             elif whole:
-                raise CorruptObjectError(f"{key} was cut to {size} of {found.size} bytes; restore it from a backup")
-            return StoredEntry(offset, found.time_ms, found.state, stored.date_ms, found.size, found.id)
+                raise CorruptObjectError(
+                    f"{key} was cut to {size} of {checkpoint.size} bytes; restore it from a backup"
+                )
+            return StoredEntry(
+                offset, checkpoint.time_ms, checkpoint.state, stored.date_ms, checkpoint.size, checkpoint.id
+            )
 
         return read_again(read)
 

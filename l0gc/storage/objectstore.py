@@ -299,10 +299,10 @@ class LocalFolder:
 
     def head(self, key: str) -> Head:
         try:
-            found = (self.folder / key).stat()
+            status = (self.folder / key).stat()
         except OSError as e:
             raise ObjectNotFoundError(str(e)) from e
-        return Head(found.st_size, f"{found.st_ino}-{found.st_mtime_ns}", found.st_mtime_ns // 1_000_000, 0)
+        return Head(status.st_size, f"{status.st_ino}-{status.st_mtime_ns}", status.st_mtime_ns // 1_000_000, 0)
 
     def get(self, key: str) -> StoredObject:
         """Return a file. Raises `ObjectNotFoundError`, or `CorruptObjectError` if it exists but cannot be read."""
@@ -318,9 +318,9 @@ class LocalFolder:
         return Listing({key: self.head(key).modified_ms for key in self.files(prefix)}, 0)
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        found = [(key, self.head(key)) for key in self.files(prefix) if key > start_after]
-        if found:
-            yield ListedPage([k for k, _ in found], [h.size for _, h in found], [h.modified_ms for _, h in found])
+        heads = [(key, self.head(key)) for key in self.files(prefix) if key > start_after]
+        if heads:
+            yield ListedPage([k for k, _ in heads], [h.size for _, h in heads], [h.modified_ms for _, h in heads])
 
     def files(self, prefix: str) -> builtins.list[str]:
         """Return the keys of all files below `prefix`, in order."""

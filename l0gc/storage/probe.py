@@ -100,14 +100,14 @@ def _ranges(store: ObjectStore, key: str) -> None:
     store.put(key, body)
     spans = [(0, 5), (_RANGED // 2 + 3, 11), (_RANGED - 7, 7)]
     try:
-        found = store.get_ranges(key, spans)
+        ranges = store.get_ranges(key, spans)
     except AccessDeniedError:
         raise
     except StoreError as e:
         raise StoreUnfitError(
             f"the store, or a proxy in front of it, does not serve a part of an object (Range): {e}"
         ) from e
-    if found != [body[at : at + size] for at, size in spans]:
+    if ranges != [body[at : at + size] for at, size in spans]:
         raise StoreUnfitError("the store, or a proxy in front of it, serves other bytes than the requested Range")
 
 

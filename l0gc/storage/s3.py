@@ -397,11 +397,11 @@ class S3Store:
         goes_on = {"ContinuationToken": "NextContinuationToken"}
         at = {"StartAfter": self.full_key(start_after)} if start_after else {}
         for answer in self.pages("list_objects_v2", prefix, goes_on, at, MaxKeys=PAGE_SIZE):
-            found = answer.get("Contents", [])
+            objects = answer.get("Contents", [])
             page = ListedPage(
-                [o["Key"][cut:] for o in found],
-                [o["Size"] for o in found],
-                [int(o["LastModified"].timestamp() * 1000) for o in found],
+                [o["Key"][cut:] for o in objects],
+                [o["Size"] for o in objects],
+                [int(o["LastModified"].timestamp() * 1000) for o in objects],
             )
             yield date_ms(answer), page, bool(answer.get("IsTruncated"))
 
@@ -506,7 +506,7 @@ class S3Store:
         goes_on = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
         cut = len(self.config.prefix)
         for answer in self.pages("list_multipart_uploads", prefix, goes_on, {}, MaxUploads=PAGE_SIZE):
-            found = [
+            uploads = [
                 UnfinishedUpload(
                     u["Key"][cut:],
                     u["UploadId"],
@@ -514,8 +514,8 @@ class S3Store:
                 )
                 for u in answer.get("Uploads", [])
             ]
-            if found:
-                yield found
+            if uploads:
+                yield uploads
 
     def abort(self, upload: UnfinishedUpload) -> None:
         with suppress(ObjectNotFoundError):

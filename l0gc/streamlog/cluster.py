@@ -161,12 +161,12 @@ class Handles:
             if not keep and task.journal not in self._journals:
                 return read_journal(self.store, task)[0]
             handle = self.journal(task.journal)
-            found, state = sum_up(task, handle.replica)
+            summary, state = sum_up(task, handle.replica)
             if state is not None:
                 handle.unread, handle.checked = None, True
             elif not handle.checked:
-                handle.unread = found
-            return found
+                handle.unread = summary
+            return summary
 
         return self.parallel.map(read, [t for t in everyone if some is None or t.journal in some])
 

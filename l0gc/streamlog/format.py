@@ -62,11 +62,11 @@ def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | No
         UnsupportedFormatError: the bucket has the first edition's layout, or a version that this l0gc does not support.
         CorruptObjectError: the object is invalid.
     """
-    found = _read(store)
-    if found is None:
+    stored = _read(store)
+    if stored is None:
         _refuse_the_first_edition(store)
         return None
-    form = found[0]
+    form = stored[0]
     needed = form.min_reader_version if only_reads else max(form.min_reader_version, form.min_writer_version)
     if needed > VERSION:
         raise UnsupportedFormatError(
@@ -105,11 +105,11 @@ def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
     The store may have changed its form, or the bucket may have moved.
     """
     store.quotes_etags = quoted
-    found = _read(store)
+    stored = _read(store)
     etags: Literal["quoted", "plain"] = QUOTED if quoted else PLAIN
-    if found is None or found[0].etags == etags:
+    if stored is None or stored[0].etags == etags:
         return False
-    store.put_if_match(FORMAT, encode_format(msgspec.structs.replace(found[0], etags=etags)), found[1])
+    store.put_if_match(FORMAT, encode_format(msgspec.structs.replace(stored[0], etags=etags)), stored[1])
     return True
 
 

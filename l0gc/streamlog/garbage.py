@@ -123,14 +123,14 @@ class JournalGarbage:
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
         """Return what was dropped by then, while no epoch above `epoch` existed, and is not pinned; or all `others`."""
         limits = unpinned(self._state, epoch, state.dropped["revision"])
-        found: Rows = state.dropped[state.is_dropped_before(before_ms, limits) != others]
-        return found
+        ripe: Rows = state.dropped[state.is_dropped_before(before_ms, limits) != others]
+        return ripe
 
     def is_due(self, before_ms: int) -> bool:
         """Return whether anything that was dropped by then may be deleted."""
         epoch = self._state.epoch - GRACE_EPOCHS
-        found = (self._ripe(s, before_ms, epoch) for s in self._states.values())
-        return any(np.isin(rows["revision"], list(self._names)).any() for rows in found)
+        ripe = (self._ripe(s, before_ms, epoch) for s in self._states.values())
+        return any(np.isin(rows["revision"], list(self._names)).any() for rows in ripe)
 
     def _dropped(self, unit: int, row: Rows) -> Deletable:
         revision, epoch, partition = int(row["revision"]), int(row["epoch"]), int(row["partition"])

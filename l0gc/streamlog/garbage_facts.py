@@ -42,10 +42,10 @@ class Span(NamedTuple):
     last: int
 
     def holds(self, rows: Rows) -> Rows:
-        found: Rows = rows[
+        held_rows: Rows = rows[
             (rows["partition"] < 0) | (rows["partition"] >= self.first) & (rows["partition"] <= self.last)
         ]
-        return found
+        return held_rows
 
     def has(self, partition: int) -> bool:
         return partition < 0 or self.first <= partition <= self.last

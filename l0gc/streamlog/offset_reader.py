@@ -84,13 +84,13 @@ def as_rows(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
                     f"topic {topic.name!r} has no column {f.name!r} of type {f.type}: its value schema was altered since "
                     "the read was prepared; load again"
                 )
-            found = piece.batch.column(f.name)
+            array = piece.batch.column(f.name)
         elif f.name == "partition":
             numbers = np.ascontiguousarray(np.broadcast_to(piece.partition, records), np.int32)
-            found = pa.Array.from_buffers(pa.int32(), records, [None, pa.py_buffer(numbers)])
+            array = pa.Array.from_buffers(pa.int32(), records, [None, pa.py_buffer(numbers)])
         else:
-            found = pa.repeat(columns.scalar(topic.name), records) if f.name == "topic" else piece.batch.column(f.name)
-        arrays.append(found if found.type == f.type else found.cast(f.type))
+            array = pa.repeat(columns.scalar(topic.name), records) if f.name == "topic" else piece.batch.column(f.name)
+        arrays.append(array if array.type == f.type else array.cast(f.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -387,18 +387,18 @@ class OffsetReader:
         """Return an object with its records, and how many of its bytes were fetched."""
         wanted, bodies = fetched
         extents = wanted.extents
-        found: list[pa.RecordBatch] = []
+        batches: list[pa.RecordBatch] = []
         for number, body in zip(wanted.needed if bodies else (), bodies, strict=True):
             mine = extents[extents["block"] == number]
             at_least = int((mine["row"].astype(np.int64) + mine["records"]).max())
-            found.append(select(decode_block(body, wanted.key, wanted.block(number), at_least), mine))
+            batches.append(select(decode_block(body, wanted.key, wanted.block(number), at_least), mine))
         # An extent's block rises with it, so the rows lie in the order of the extents.
         counts = extents["records"].astype(np.int64)
         begins = np.cumsum(counts) - counts
         total = int(counts.sum())
         in_blocks = (*parquet.WHOLE_RECORD, *(["epoch"] if wanted.time_ms == STAMPED else []))
         of_records = (f for f in parquet.L1_COLUMNS if f.name in in_blocks and f.name in self._names_to_parse)
-        stored = {f.name: pa.concat_arrays([column_of(b, f) for b in found]) for f in of_records}
+        stored = {f.name: pa.concat_arrays([column_of(b, f) for b in batches]) for f in of_records}
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
         stored.setdefault("epoch", columns.repeated(wanted.epoch, total))
         arrays = [stored[name] for name in self._names_to_parse]

@@ -232,8 +232,8 @@ def _at_time(view: TopicView, partitions: Rows, time_ms: int, *, is_end: bool) -
     """Return, for each of some partitions, the first record of this time or later."""
     times = np.full(view.run.count, NEVER)
     times[partitions - view.run.first] = time_ms
-    found: Rows = view.at_time(times, after_hole=is_end)[partitions - view.run.first]
-    return found
+    offsets: Rows = view.at_time(times, after_hole=is_end)[partitions - view.run.first]
+    return offsets
 
 
 def _given_starts(wanted: Read, partitions: Rows) -> Rows:

@@ -75,14 +75,14 @@ def objects_within(
 
 def l0_bytes(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
     """Return about how many bytes of L0 the records of each partition take; see `objects_within`."""
-    found = np.zeros(len(partitions))
+    totals = np.zeros(len(partitions))
     for o in objects_within(known.objects, partitions, starts, ends):
         extents = o.extents
         records = np.ones(len(o.blocks))
         np.maximum.at(records, o.extents["block"], o.extents["row"].astype(np.int64) + o.extents["records"])
         shares = extents["records"] / records[extents["block"]] * o.blocks["length"][extents["block"]]
-        found[np.searchsorted(partitions, extents["partition"])] += shares
-    return found
+        totals[np.searchsorted(partitions, extents["partition"])] += shares
+    return totals
 
 
 class TopicView:
@@ -107,8 +107,8 @@ class TopicView:
     def listed(self) -> Rows:
         """Return what the partitions list in L1, as rows of `L1_ROW` by partition and offset; see `TopicState.all_rows`."""
         rows = self._known.all_rows()
-        found: Rows = rows[np.searchsorted(rows["partition"], self.run.first) :]
-        return found[: np.searchsorted(found["partition"], self.run.first + self.run.count)]
+        from_first: Rows = rows[np.searchsorted(rows["partition"], self.run.first) :]
+        return from_first[: np.searchsorted(from_first["partition"], self.run.first + self.run.count)]
 
     def is_shared(self, rows: Rows) -> Rows:
         """Return which of these rows are of shared objects."""
@@ -132,37 +132,37 @@ class TopicView:
             unreadable: gets the partitions of which an object of L1 cannot be read, for which the answer is where they
                 begin. Without it, that is raised.
         """
-        found, times = self.next.copy(), np.broadcast_to(timestamp_ms, self.run.count)
+        offsets, times = self.next.copy(), np.broadcast_to(timestamp_ms, self.run.count)
         for o in reversed(self._known.objects):  # the log's time never goes back, so the oldest of them comes last
             if o.time_ms < times.min():
                 break
             at = o.extents["partition"] - self.run.first
             inside = (at >= 0) & (at < self.run.count)
             inside[inside] = times[at[inside]] <= o.time_ms
-            found[at[inside]] = o.extents["base"][inside]
+            offsets[at[inside]] = o.extents["base"][inside]
 
         lifted = (self.reconciled >= self.log_start) & (times < NEVER)
         place: _AtHole = "end" if after_hole else "begin"
         for n, (offset, _) in self._first_in_l1(lifted, self.log_start, times, place, unreadable).items():
-            found[n] = offset
-        return np.maximum(found, self.log_start)
+            offsets[n] = offset
+        return np.maximum(offsets, self.log_start)
 
     def times_of(self, offsets: Rows) -> Rows:
         """Return when the first record from each partition's offset on landed, by the log's time.
 
         The result is `NEVER` without a record. Raises as `at_time`.
         """
-        found = np.full(self.run.count, NEVER)
+        times = np.full(self.run.count, NEVER)
         for o in reversed(self._known.objects):
             at = o.extents["partition"] - self.run.first
             inside = (at >= 0) & (at < self.run.count)
             inside[inside] = (o.extents["base"] + o.extents["records"])[inside] > offsets[at[inside]]
-            found[at[inside]] = o.time_ms
+            times[at[inside]] = o.time_ms
 
         lifted, since = (self.reconciled >= offsets) & (offsets < self.next), np.full(self.run.count, -NEVER)
         for n, (_, time_ms) in self._first_in_l1(lifted, offsets, since, "skip").items():
-            found[n] = min(found[n], time_ms)  # what is in L1 is older, unless it is a hole
-        return found
+            times[n] = min(times[n], time_ms)  # what is in L1 is older, unless it is a hole
+        return times
 
     def _first_in_l1(
         self,
@@ -185,7 +185,7 @@ class TopicView:
         rows = rows[may][distinct_at(at[may])[1]]  # a record's time is never before that of the one before it
         numbers = {o.name: number for number, o in enumerate(self._known.shared)}
         of_rows = np.array([numbers.get(bytes(name), -1) for name in rows["name"]], np.int64)
-        found: dict[int, tuple[int, int]] = {}
+        firsts: dict[int, tuple[int, int]] = {}
 
         def look(mine: Rows, read: Callable[[], Iterator[tuple[int, int, Rows]]]) -> None:
             """Look through the times of consecutive records, given with the partition and the first one's offset."""
@@ -193,14 +193,14 @@ class TopicView:
                 for partition, base, of_records in read():
                     n = partition - self.run.first
                     late = np.flatnonzero((of_records >= times[n]) & (base + np.arange(len(of_records)) >= starts[n]))
-                    if n not in found and len(late):
-                        found[n] = base + int(late[0]), int(of_records[late[0]])
+                    if n not in firsts and len(late):
+                        firsts[n] = base + int(late[0]), int(of_records[late[0]])
             except UNREADABLE as e:
                 if unreadable is None:
                     raise
                 for partition in mine["partition"].tolist():
                     unreadable[partition] = e
-                    found[partition - self.run.first] = int(starts[partition - self.run.first]), NEVER
+                    firsts[partition - self.run.first] = int(starts[partition - self.run.first]), NEVER
 
         objects, looks = self._known.shared_objects(self.topic.name, self.run.journal), []
         for row in rows[of_rows < 0]:
@@ -210,7 +210,7 @@ class TopicView:
             mine = rows[of_rows == number]
             looks.append((mine, partial(self._times_of_shared, objects[number], mine["partition"])))
         self._cluster.parallel.map(lambda one: look(*one), looks)
-        return found
+        return firsts
 
     def _times_of_file(self, row: Any, start: int, since_ms: int, holes: _AtHole) -> Iterator[tuple[int, int, Rows]]:
         f, store = l1_file(row), self._cluster.store

@@ -153,18 +153,18 @@ class _FoundFiles:
     def __init__(self, wanted: ExternalFiles, reports: _FileSet, partitions: _FileSet, store_at: StoreAt) -> None:
         self._wanted, self._folders, self._store_at = wanted, (reports, partitions), store_at
         counted = wanted.expect_partitions is not None
-        self._parts = [_Part(*f, found is reports, counted) for found in self._folders for f in found.files]
+        self._parts = [_Part(*f, folder is reports, counted) for folder in self._folders for f in folder.files]
         self.files = len(self._parts) if all(p.place.startswith("s3://") for p in self._parts) else 0
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
         """Read the files: see `ExternalExport.read`. Only workers of this process read local files."""
         tasks = workers.cores
         stages = Stage(workers.slots, partial(_read_parts, self._store_at, tasks)), Stage(tasks, _sum_up)
-        found = merged(workers.flow(self._parts, *stages))
+        summary = merged(workers.flow(self._parts, *stages))
         for folder in self._folders:
             folder.check_finished()
         w = self._wanted
-        return ExternalLog.of(found, w, w.partitions, epoch=w.cluster_epoch, expected=w.expect_partitions)
+        return ExternalLog.of(summary, w, w.partitions, epoch=w.cluster_epoch, expected=w.expect_partitions)
 
 
 def _read_parts(

@@ -159,10 +159,10 @@ class ExternalEpochs(SnapshotLimits):
             reports = [(t, index(n), index(epoch)) for (t, n), epoch in self.gc_epochs.items()]
             epoch = index(self.cluster_epoch)
             listed = _table(partitions, *PARTITIONS, "revision")
-            found = add_up([listed], [_table(reports, *REPORTS)])
+            summary = add_up([listed], [_table(reports, *REPORTS)])
         except (TypeError, OverflowError, pa.ArrowException) as e:
             raise UsageError(f"a partition or an epoch must be a whole number of 64 bits, and a topic text: {e}") from e
-        return ExternalLog(epoch, found, self)
+        return ExternalLog(epoch, summary, self)
 
 
 def _table(rows: Sequence[tuple[Any, ...]], *columns: str) -> pa.Table:
@@ -193,39 +193,39 @@ class ExternalLogSource:
             ClusterMismatchError: a file belongs to another cluster.
             SafetyError: partitions seem to be missing, and no option allows that.
         """
-        theirs, found, limits = self._theirs, self._theirs.found, self._theirs.limits
-        for cluster_id in found.cluster_ids:
+        theirs, summary, limits = self._theirs, self._theirs.found, self._theirs.limits
+        for cluster_id in summary.cluster_ids:
             check_cluster_id(self._cluster_id, cluster_id, "what was given as --reports or --partitions")
-        if found.impossible:
-            raise UsageError(found.impossible)
-        if not found.partitions and not limits.allow_no_partitions:
+        if summary.impossible:
+            raise UsageError(summary.impossible)
+        if not summary.partitions and not limits.allow_no_partitions:
             raise SafetyError(
                 f"the list of partitions is empty, so M would be the cluster epoch {theirs.cluster_epoch} and everything up "
                 "to it could go; if that is meant, give --allow-no-partitions"
             )
         last = published.partitions if published is not None else -1
-        if 0 < found.partitions < last and not limits.allow_fewer_partitions:
+        if 0 < summary.partitions < last and not limits.allow_fewer_partitions:
             raise SafetyError(
-                f"{count(found.partitions, 'partition')} listed, where M was last published with {last:,}: the list looks "
+                f"{count(summary.partitions, 'partition')} listed, where M was last published with {last:,}: the list looks "
                 "cut off, and M would be too high; if partitions were deleted, say --allow-fewer-partitions"
             )
-        if found.first_unlisted is not None and not limits.allow_unlisted_reports:
+        if summary.first_unlisted is not None and not limits.allow_unlisted_reports:
             raise SafetyError(
-                f"{count(found.unlisted, 'report')} of partitions that are not listed, the first of "
-                f"{_name(found.first_unlisted)}: the list of partitions looks cut off or older than the reports, and M "
+                f"{count(summary.unlisted, 'report')} of partitions that are not listed, the first of "
+                f"{_name(summary.first_unlisted)}: the list of partitions looks cut off or older than the reports, and M "
                 "would be too high; if those partitions were deleted, say --allow-unlisted-reports"
             )
-        if found.ambiguous is not None:
+        if summary.ambiguous is not None:
             raise UsageError(
-                f"partition {_name(found.ambiguous)} is listed with two revisions; then each of its rows and reports must "
+                f"partition {_name(summary.ambiguous)} is listed with two revisions; then each of its rows and reports must "
                 "have one"
             )
-        top = found.highest
+        top = summary.highest
         return [
             UnitSummary(
                 unit="the external log",
-                gc_epochs=found.gc_epochs,
-                lowest=found.lowest,
+                gc_epochs=summary.gc_epochs,
+                lowest=summary.lowest,
                 highest_epoch=NO_WATERMARK if top is None else -top[0],
                 highest_in="" if top is None else f"the report of partition {_name(top[1:])}",
             )

@@ -234,16 +234,16 @@ def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> External
 
 def _impossible(tables: Sequence[pa.Table], partition: npt.NDArray[np.int64], gc_epoch: npt.NDArray[np.int64]) -> str:
     """Return the first sentence about an impossible number."""
-    found = []
+    faults = []
     if len(partition) and partition.min() < 0:
-        found.append("a partition cannot be below 0")
+        faults.append("a partition cannot be below 0")
     if any((pc.min(t["revision"]).as_py() or 0) < 0 for t in tables):
-        found.append("a revision cannot be below 0")
+        faults.append("a revision cannot be below 0")
     if len(partition) and partition.max() > _LARGEST:
-        found.append(f"a partition cannot be above {_LARGEST}: {partition.max()}")
+        faults.append(f"a partition cannot be above {_LARGEST}: {partition.max()}")
     if len(gc_epoch) and gc_epoch.min() < NO_WATERMARK:
-        found.append(f"a gc_epoch cannot be below {NO_WATERMARK}, which means that the partition needs everything")
-    return min(found, default="")
+        faults.append(f"a gc_epoch cannot be below {NO_WATERMARK}, which means that the partition needs everything")
+    return min(faults, default="")
 
 
 def _numbers(tables: Sequence[pa.Table], column: str, empty: int = 0) -> npt.NDArray[np.int64]:

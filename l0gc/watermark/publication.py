@@ -420,10 +420,10 @@ def refuse_if_set_back(
         SetBackError: a unit was set back.
         StoreError: the caller deletes by M, and the store did not let a unit be read.
     """
-    found = read_any(cluster.store)
-    identity, published = _refuse_if_behind(cluster, found[0])
+    stored = read_any(cluster.store)
+    identity, published = _refuse_if_behind(cluster, stored[0])
     if deletes:
-        refuse_if_lost(*found)
+        refuse_if_lost(*stored)
     unread: dict[str, str] = {}
     noted = ends_of(published)
     for unit in cluster.units(units, keep=keep, noted=noted) if published is not None or names else ():

@@ -122,10 +122,12 @@ def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyRes
     for run in runs:
         suspects += _needed(cluster, run, pins, needs, proof)
 
-    found = confirm(cluster, snapshot, suspects)
-    proof.sum_up("none was needed" if not found else f"stop: {count(len(found), 'finding')} of l0gc verify --shadow")
-    first = heapq.nsmallest(MAX_FINDINGS, found, key=finding_order)
-    result = result_of(snapshot, Counter(s.kind for s in found), first, deep=False)
+    findings = confirm(cluster, snapshot, suspects)
+    proof.sum_up(
+        "none was needed" if not findings else f"stop: {count(len(findings), 'finding')} of l0gc verify --shadow"
+    )
+    first = heapq.nsmallest(MAX_FINDINGS, findings, key=finding_order)
+    result = result_of(snapshot, Counter(s.kind for s in findings), first, deep=False)
     result.shadow, result.seconds = proof, time.monotonic() - started
     return result
 
@@ -201,7 +203,7 @@ def _read_journal(
             entry = decode_journal_entry(log.get(offset).payload, log.entry_key(offset))
         except ObjectNotFoundError:  # truncated since
             return []
-        found = entry.objects if isinstance(entry, Objects) else []
+        objects = entry.objects if isinstance(entry, Objects) else []
         text = f"entry {offset} of journal {journal} names it"
         return [
             Suspect(
@@ -213,7 +215,7 @@ def _read_journal(
                 o.key,
                 detail=text,
             )
-            for o, epoch in zip(found, layout.epochs([o.key for o in found]), strict=True)
+            for o, epoch in zip(objects, layout.epochs([o.key for o in objects]), strict=True)
             if epoch <= needs.limit
         ]
 

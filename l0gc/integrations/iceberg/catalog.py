@@ -136,10 +136,10 @@ class PatientCatalog:
         self._catalog = catalog
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._catalog, name)
-        if not callable(found):
-            return found
-        return lambda *args, **named: answered(lambda: found(*args, **named))
+        attribute = getattr(self._catalog, name)
+        if not callable(attribute):
+            return attribute
+        return lambda *args, **named: answered(lambda: attribute(*args, **named))
 
 
 def answered(call: Callable[[], Any]) -> Any:

@@ -76,8 +76,8 @@ def typed_statistics(schema: Schema) -> Callable[[Any], Statistics]:
     ids = io.parquet_path_to_id_mapping(schema)
 
     def statistics(footer: Any) -> Statistics:
-        found = io.data_file_statistics_from_parquet_metadata(footer, wanted, ids).to_serialized_dict()
-        return Statistics(*(found[name] for name in Statistics._fields))
+        fields = io.data_file_statistics_from_parquet_metadata(footer, wanted, ids).to_serialized_dict()
+        return Statistics(*(fields[name] for name in Statistics._fields))
 
     return statistics
 
@@ -94,7 +94,7 @@ def data_file(path: str, row: Any, older: int | None, spec_id: int, typed: Stati
     upper[FIELD_IDS["timestamp"]] = _time(int(row["max_timestamp"]))
     if older is not None:
         lower[FIELD_IDS["timestamp"]] = _time(older)
-    found = DataFile.from_args(
+    file = DataFile.from_args(
         content=DataFileContent.DATA,
         file_path=path,
         file_format=FileFormat.PARQUET,
@@ -112,8 +112,8 @@ def data_file(path: str, row: Any, older: int | None, spec_id: int, typed: Stati
         equality_ids=None,
         sort_order_id=None,
     )
-    found.spec_id = spec_id
-    return found
+    file.spec_id = spec_id
+    return file
 
 
 def _long(value: int) -> bytes:
@@ -131,11 +131,11 @@ def data_files(
     offset, with what is known of the typed columns of each.
     """
     same = rows["partition"][1:] == rows["partition"][:-1]
-    found = []
+    files = []
     for i, statistics in zip(which.tolist(), typed, strict=True):
         older = int(rows["max_timestamp"][i - 1]) if i and same[i - 1] else None
-        found.append(data_file(path(rows[i]), rows[i], older, spec_id, statistics))
-    return found
+        files.append(data_file(path(rows[i]), rows[i], older, spec_id, statistics))
+    return files
 
 
 # -- reading --------------------------------------------------------------------------------------------------------------
@@ -158,12 +158,12 @@ def _entries(io: FileIO, m: ManifestFile) -> Entries:
     """
 
     def read() -> Entries:
-        found = {e.data_file.file_path: e for e in m.fetch_manifest_entry(io, discard_deleted=True)}
-        if len(found) != _files(m):
+        entries = {e.data_file.file_path: e for e in m.fetch_manifest_entry(io, discard_deleted=True)}
+        if len(entries) != _files(m):
             raise CorruptObjectError(
-                f"{m.manifest_path} names {len(found)} objects, and its list says {_files(m)}; sync again, or restore it"
+                f"{m.manifest_path} names {len(entries)} objects, and its list says {_files(m)}; sync again, or restore it"
             )
-        for path, e in found.items():
+        for path, e in entries.items():
             key = parse_level_one(path[max(path.find(L1_DATA), 0) :])
             said = e.data_file.record_count, e.data_file.partition[0]
             if key is not None and said != (key.last + 1 - key.base, key.partition):
@@ -171,7 +171,7 @@ def _entries(io: FileIO, m: ManifestFile) -> Entries:
                     f"{m.manifest_path} says that {path} has {said[0]} records of partition {said[1]}; sync again, or "
                     "restore it"
                 )
-        return found
+        return entries
 
     return read_again(read)
 
@@ -323,8 +323,10 @@ def commit_snapshot(
 def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     """Return the manifest lists of the snapshots, and the manifests that these name."""
     some = list(snapshots)
-    found = ExecutorFactory.get_or_create().map(lambda s: [m.manifest_path for m in s.manifests(table.io)], some)
-    return {s.manifest_list for s in some}.union(*found)
+    manifest_paths = ExecutorFactory.get_or_create().map(
+        lambda s: [m.manifest_path for m in s.manifests(table.io)], some
+    )
+    return {s.manifest_list for s in some}.union(*manifest_paths)
 
 
 def metadata_files(table: Table) -> set[str]:

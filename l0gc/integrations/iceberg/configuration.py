@@ -72,7 +72,7 @@ def _access(store: ObjectStore) -> dict[str, str]:
     frozen = None if keys is None else keys.get_frozen_credentials()
     endpoint = store.access.endpoint_url
     path_style = store.access.reach.bucket_url.endswith(f"/{store.config.bucket}")
-    found = {
+    properties = {
         "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO",
         "s3.endpoint": endpoint,
         "s3.force-virtual-addressing": endpoint and not path_style and "true",
@@ -82,7 +82,7 @@ def _access(store: ObjectStore) -> dict[str, str]:
         "s3.secret-access-key": frozen and frozen.secret_key,
         "s3.session-token": frozen and frozen.token,
     }
-    return {k: v for k, v in found.items() if v}
+    return {k: v for k, v in properties.items() if v}
 
 
 @contextmanager

@@ -339,11 +339,11 @@ def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, Place]]:
     A table cannot name shared objects. So rows above those of a shared object wait until a merge has drained it: a table
     never lacks records between others.
     """
-    found, ends = [NO_L1_ROWS], dict[int, Place]()
+    parts, ends = [NO_L1_ROWS], dict[int, Place]()
     for run in topic.runs():
         handle = cluster.journal(run.journal)
         handle.catch_up()
         with handle.replica.lock:
             known, ends[run.journal] = topic_copy(handle, topic), handle.replica.end
-        found.append(known.l1_before_shared())
-    return in_order(np.concatenate(found)), ends
+        parts.append(known.l1_before_shared())
+    return in_order(np.concatenate(parts)), ends

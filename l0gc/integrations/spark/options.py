@@ -219,10 +219,10 @@ class _Options:
         value = self.text(name)
         if value is None:
             return default
-        found = _SPAN.fullmatch(value.lower())
-        if found is None or found[2] not in _MILLISECONDS:
+        match = _SPAN.fullmatch(value.lower())
+        if match is None or match[2] not in _MILLISECONDS:
             raise UsageError(f"option {name} must be a span of time such as 15m or 30s, not {value!r}")
-        return int(found[1]) * _MILLISECONDS[found[2]]
+        return int(match[1]) * _MILLISECONDS[match[2]]
 
     def by_partition(self, name: str, least: int, words: str = "") -> dict[str, dict[int, int]]:
         """Return a number for each of some partitions, by topic.
@@ -231,14 +231,14 @@ class _Options:
             words: other values that the option may have, for messages.
         """
         try:
-            found = _BY_PARTITION.decode(self.text(name) or "")
+            offsets = _BY_PARTITION.decode(self.text(name) or "")
         except msgspec.MsgspecError as e:
             raise UsageError(f'option {name} must be {words}JSON like {{"topic":{{"0":23,"1":42}}}}: {e}') from None
-        for topic, of_topic in found.items():
+        for topic, of_topic in offsets.items():
             for partition, value in of_topic.items():
                 if partition < 0 or value < least:
                     raise UsageError(f"option {name} has {value} for partition {partition} of topic {topic!r}")
-        return found
+        return offsets
 
     def place(self) -> ClusterAddress:
         url = self.text("url") or os.environ.get("L0GC_URL")

@@ -99,15 +99,15 @@ def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
         OffsetOutOfRangeError: an offset is past the newest record, or no record has a timestamp or a later one.
         ObjectNotFoundError: an object was replaced; look again.
     """
-    found = (view.log_start if bound.everywhere == EARLIEST else view.next).copy()
+    positions = (view.log_start if bound.everywhere == EARLIEST else view.next).copy()
     times = np.full(view.run.count, NEVER if bound.timestamp_ms is None else bound.timestamp_ms)
     for partition, time in (bound.timestamps or {}).get(view.topic.name, {}).items():
         if 0 <= partition - view.run.first < view.run.count:
             times[partition - view.run.first] = time
     times[~read] = NEVER
     if (times < NEVER).any():
-        found = np.where(times < NEVER, view.at_time(times, after_hole=bound.is_end), found)
-        for at in np.flatnonzero((times < NEVER) & (found >= view.next)).tolist() if bound.must_match else ():
+        positions = np.where(times < NEVER, view.at_time(times, after_hole=bound.is_end), positions)
+        for at in np.flatnonzero((times < NEVER) & (positions >= view.next)).tolist() if bound.must_match else ():
             raise OffsetOutOfRangeError(
                 f"option {bound.option} asks for records since {times[at]}, and partition "
                 f"{view.topic.name}/{view.run.first + at} has none: with option startingOffsetsByTimestampStrategy=latest "
@@ -122,8 +122,8 @@ def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
                 f"option {bound.option} asks for record {offset} of partition {view.topic.name}/{partition}, whose next one "
                 f"will be {view.next[at]}"
             )
-        found[at] = {EARLIEST: view.log_start[at], LATEST: view.next[at]}.get(offset, offset)
-    return found
+        positions[at] = {EARLIEST: view.log_start[at], LATEST: view.next[at]}.get(offset, offset)
+    return positions
 
 
 class Planner:
@@ -318,7 +318,7 @@ def _cut(start: int, end: int, weight: float, cuts: Sequence[tuple[int, float]],
     """Return where to cut a range into about this many pieces: at the end of an L1 object nearby, otherwise between."""
     offsets = np.array([start, *(offset for offset, _ in cuts), end], np.float64)
     bytes_at = np.array([0.0, *(size for _, size in cuts), weight])
-    found: list[int] = []
+    cut_offsets: list[int] = []
     for n in range(1, pieces):
         at = n * weight / pieces
         near = int(np.argmin(np.abs(bytes_at - at)))
@@ -326,6 +326,6 @@ def _cut(start: int, end: int, weight: float, cuts: Sequence[tuple[int, float]],
             offset = int(offsets[near])
         else:
             offset = int(np.interp(at, bytes_at, offsets))
-        if offset > (found[-1] if found else start) and offset < end:
-            found.append(offset)
-    return found
+        if offset > (cut_offsets[-1] if cut_offsets else start) and offset < end:
+            cut_offsets.append(offset)
+    return cut_offsets

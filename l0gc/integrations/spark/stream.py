@@ -199,12 +199,12 @@ class Stream:
 
     def _json(self, extents: Mapping[str, Ranges], positions: Positions) -> Json:
         """Return positions as a checkpoint holds them: those of the partitions that are read."""
-        found = {}
+        topics = {}
         for name, rows in positions.items():
             topic = extents[name].topic
             read = np.flatnonzero(self._planner.is_read(topic)).tolist()
-            found[name] = {REVISION: topic.revision, **{str(p): int(rows[p]) for p in read}}
-        return found
+            topics[name] = {REVISION: topic.revision, **{str(p): int(rows[p]) for p in read}}
+        return topics
 
     def _lost(self, what: str) -> None:
         """Raise `OffsetOutOfRangeError` unless a loss is accepted."""

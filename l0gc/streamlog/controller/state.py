@@ -409,8 +409,8 @@ class ControllerState(msgspec.Struct, array_like=True):
 
 def by_journal(topics: Iterable[Topic]) -> dict[int, list[Topic]]:
     """Return the topics of which each journal keeps partitions, in the order of the journals."""
-    found: dict[int, list[Topic]] = {}
+    topics_by_journal: dict[int, list[Topic]] = {}
     for topic in topics:
         for journal in topic.journals:
-            found.setdefault(journal, []).append(topic)
-    return dict(sorted(found.items()))
+            topics_by_journal.setdefault(journal, []).append(topic)
+    return dict(sorted(topics_by_journal.items()))

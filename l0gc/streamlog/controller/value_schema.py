@@ -59,8 +59,8 @@ class ValueColumn(msgspec.Struct, frozen=True, array_like=True):
     @property
     def decimal(self) -> tuple[int, int] | None:
         """Return a decimal's digits, and how many of them follow the point; None for another type."""
-        found = DECIMAL.fullmatch(self.type)
-        return None if found is None else (int(found[1]), int(found[2]))
+        match = DECIMAL.fullmatch(self.type)
+        return None if match is None else (int(match[1]), int(match[2]))
 
     def type_json(self) -> Any:
         """Return the type as Iceberg's JSON has it."""

@@ -270,11 +270,11 @@ def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[
 
 def blocks_of(e: ObjectExtents) -> list[Block]:
     """Return the blocks of a journal's part of an object that has not landed."""
-    found = rows.unpack(e.blocks, BLOCK)
-    ends = e.start + np.cumsum(found["length"], dtype=np.int64)
+    unpacked = rows.unpack(e.blocks, BLOCK)
+    ends = e.start + np.cumsum(unpacked["length"], dtype=np.int64)
     return [
         Block(end - int(b["length"]), int(b["length"]), int(b["crc32c"]), int(b["bytes"]), 0)
-        for b, end in zip(found, ends.tolist(), strict=True)
+        for b, end in zip(unpacked, ends.tolist(), strict=True)
     ]
 
 

@@ -191,7 +191,7 @@ def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = No
     Raises:
         UsageError: one of them cannot be stored; `row` is what the message calls it.
     """
-    found: dict[str, pa.Array] = {}
+    optional: dict[str, pa.Array] = {}
     times = ((columns.named(batch, name), name) for name in ("create_time", "create_time_ms", "timestamp"))
     time, name = next((t for t in times if t[0] is not None), (None, ""))
     headers = columns.named(batch, "headers")
@@ -215,15 +215,15 @@ def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = No
             given = _milliseconds(time)
             if (here & ((given < 0) | (given > MAX_TIME_MS))).any():
                 raise UsageError(f"{row} has a time that is not in the years 1970 to 9999")
-        found["create_time"] = times_column(np.where(here, given, NO_TIME))
+        optional["create_time"] = times_column(np.where(here, given, NO_TIME))
     if headers is not None:
         try:
-            found["headers"] = as_headers(headers if headers.type.equals(HEADERS) else headers.cast(_GIVEN))
+            optional["headers"] = as_headers(headers if headers.type.equals(HEADERS) else headers.cast(_GIVEN))
         except pa.ArrowException as e:
             raise UsageError(f"{row} has headers that are not lists of a key and a value ({headers.type})") from e
         except ValueError as e:
             raise UsageError(f"{row} has headers of which one has no key") from e
-    return found
+    return optional
 
 
 def headers_list(column: pa.Array) -> list[Headers]:
@@ -268,11 +268,11 @@ def unpack_optional(content: pa.Buffer, count: int) -> list[pa.Array]:
 
     def numbers(kind: np.dtype[np.signedinteger], n: int, least: int, most: int) -> Rows:
         nonlocal at
-        found = np.frombuffer(content, kind, n, at).astype(np.int64)  # raises if there are fewer
+        values = np.frombuffer(content, kind, n, at).astype(np.int64)  # raises if there are fewer
         at += kind.itemsize * n
-        if n and (found.min() < least or found.max() > most):
+        if n and (values.min() < least or values.max() > most):
             raise ValueError("a number is out of its range")
-        return found
+        return values
 
     times = numbers(_TIME, count, NO_TIME, MAX_TIME_MS)
     counts = numbers(NUMBER, count, 0, content.size)

@@ -249,8 +249,8 @@ class Landing:
             blocks, extents = blocks_of(part.extents), msgspec.structs.replace(part.extents, start=len(body))
             try:
                 bodies = fetch_blocks(self._cluster.store, key, blocks)
-                for block, found in zip(blocks, bodies, strict=True):
-                    check_block(found, key, block)
+                for block, stored in zip(blocks, bodies, strict=True):
+                    check_block(stored, key, block)
             except ObjectNotFoundError as e:
                 raise NotFoundError(
                     f"{e}: it was swept before its batch was committed, which took longer than two epochs. {where} in "

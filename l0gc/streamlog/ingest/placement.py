@@ -198,13 +198,13 @@ def place_given(spread: Partitioner, partitions: int, name: str) -> Callable[[Se
 
     def placed(records: Sequence[Fields]) -> PlacedRecords:
         nonlocal number
-        found, before = place([r[0] for r in records]), number
+        others, before = place([r[0] for r in records]), number
         number += len(records)
-        records, error, chosen = records[: len(found.partitions)], found.error, found.partitions.copy()
-        keys = [other if r[1] is None else r[1] for r, other in zip(records, found.keys, strict=True)]
+        records, error, chosen = records[: len(others.partitions)], others.error, others.partitions.copy()
+        keys = [other if r[1] is None else r[1] for r, other in zip(records, others.keys, strict=True)]
         times = np.array([r[3] for r in records], np.int64)
-        if found.times is not None:
-            times = np.where(times == NO_TIME, found.times, times)
+        if others.times is not None:
+            times = np.where(times == NO_TIME, others.times, times)
         for n, (_, key, _, _, partition) in enumerate(records if not spread.fixed else ()):
             if partition >= partitions or partition < NO_PARTITION:
                 error = UsageError(
@@ -241,10 +241,10 @@ def _decoded(decoder: msgspec.json.Decoder[Any], record: bytes) -> Any:
         one, other = (_ESCAPES.sub(partial(_whole, half), record) for half in (rb"\ufffd", rb"\ufffe"))
         if one == record:
             raise
-    found = decoder.decode(one)
-    if found != decoder.decode(other):
+    decoded = decoder.decode(one)
+    if decoded != decoder.decode(other):
         raise UnicodeError("the field holds half of a surrogate pair, which is not text")
-    return found
+    return decoded
 
 
 def _whole(half: bytes, escape: re.Match[bytes]) -> bytes:

@@ -60,10 +60,10 @@ def fits(state: JournalState, edit: Edit) -> dict[tuple[int, int], str]:
     for t in edit.topics:
         topic = state.topics.get(t.revision)
         if topic is None or topic.topic_id != t.topic_id:
-            found = dict.fromkeys(t.change.partitions.tolist(), GONE if topic is None else ANOTHER_TOPIC)
+            faults = dict.fromkeys(t.change.partitions.tolist(), GONE if topic is None else ANOTHER_TOPIC)
         else:
-            found = _faults(state, topic, edit.kind, t.change)
-        refused.update({(t.revision, partition): why for partition, why in found.items()})
+            faults = _faults(state, topic, edit.kind, t.change)
+        refused.update({(t.revision, partition): why for partition, why in faults.items()})
     return refused
 
 
@@ -141,12 +141,12 @@ def _holders(added: Rows, rows: Rows) -> Rows:
 
 def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) -> dict[int, str]:
     """Return the partitions of a topic that a change does not fit, and why."""
-    found: dict[int, str] = {}
+    faults: dict[int, str] = {}
     partitions, added = change.partitions, change.added
 
     def mark(wrong: Rows, why: str) -> None:
         for partition in distinct(wrong).tolist():
-            found.setdefault(partition, why)
+            faults.setdefault(partition, why)
 
     stamped = [(int(row["epoch"]), [int(row["partition"])]) for row in added[added["epoch"] < state.l1_fence]]
     stamped += [(o.epoch, o.partitions.tolist()) for o in change.shared if o.epoch < state.l1_fence]
@@ -155,16 +155,16 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
             f"what the run wrote is stamped with epoch {stamp}, and vacuum has fenced off all below {state.l1_fence}; "
             "nothing of it counts: run it again"
         )
-        found |= dict.fromkeys(some, why)
+        faults |= dict.fromkeys(some, why)
     begins, following = (topic.values(column, partitions, 0) for column in (topic.log_start, topic.next_offsets))
     if kind == EXPIRE:
         starts = change.starts["offset"]
         for at in np.flatnonzero(starts > following).tolist():
             why = f"it has no record {starts[at] - 1}: the next one will be {following[at]}"
-            found.setdefault(int(partitions[at]), why)
+            faults.setdefault(int(partitions[at]), why)
         for at in np.flatnonzero(starts <= begins).tolist():
-            found.setdefault(int(partitions[at]), f"it begins at record {begins[at]} already")
-        return found
+            faults.setdefault(int(partitions[at]), f"it begins at record {begins[at]} already")
+        return faults
     if kind == MERGE:
         mark(added["partition"][added["last"] < begins[np.searchsorted(partitions, added["partition"])]], BELOW)
         if not topic.lacks_l1:
@@ -179,14 +179,14 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
         ranges, reconciled = change.lifted, topic.values(topic.reconciled, partitions, -1)
         for at in np.flatnonzero((ranges["base"] != reconciled + 1) | ~np.isin(partitions, topic.partitions)).tolist():
             why = f"records up to {reconciled[at]} are reconciled already, so {ranges['base'][at]} is not next"
-            found.setdefault(int(partitions[at]), why)
+            faults.setdefault(int(partitions[at]), why)
         mark(partitions[~topic.end_with_extent(ranges)], NOT_AN_END)
     dropped = state.dropped_of(topic.revision)
     mark(_named_before(topic, change, dropped), NAMED_TWICE)
     for o in change.shared:
         if cannot_be_listed(topic, o, dropped):
             mark(o.partitions, NAMED_TWICE)
-    return found
+    return faults
 
 
 def cannot_be_listed(topic: TopicState, o: SharedObject, dropped: Rows) -> bool:
@@ -203,5 +203,5 @@ def _named_before(topic: TopicState, change: Change, dropped: Rows) -> Rows:
     if not topic.lacks_l1:
         twice |= topic.l1_list.names(change.added)
     twice[order[1:]] |= added[order[1:]] == added[order[:-1]]
-    found: Rows = change.added["partition"][twice]
-    return found
+    repeated: Rows = change.added["partition"][twice]
+    return repeated

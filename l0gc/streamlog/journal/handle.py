@@ -316,12 +316,12 @@ class JournalHandle:
                 if (topic := topics.get(revision)) is not None
                 for o in takewhile(lambda o: o.log_offset >= first, reversed(topic.objects))
             }
-        found = []
+        landed = []
         for o, offset in zip(request.objects, request.offsets, strict=False):
             there = objects.get((o.key, offset))
             whole = there is not None and NUMBER.itemsize * len(there.extents) == len(o.partitions)
-            found.append(LandedObject(offset, there.extents["base"] if there is not None and whole else None))
-        return found
+            landed.append(LandedObject(offset, there.extents["base"] if there is not None and whole else None))
+        return landed
 
     def _explained(self, error: StaleClusterEpochError) -> L0gcError:
         """Return the error to report. A window above the cluster epoch means that the controller log went back: a
@@ -363,19 +363,19 @@ class JournalHandle:
         """Return copies of the journal's current state of topics, without topics that it does not have."""
         with self.replica.lock:
             state = self.catch_up()
-            found = ((state.topics.get(topic.revision), topic) for topic in wanted)
-            return [known.copy() for known, topic in found if known is not None and known.topic_id == topic.topic_id]
+            pairs = ((state.topics.get(topic.revision), topic) for topic in wanted)
+            return [known.copy() for known, topic in pairs if known is not None and known.topic_id == topic.topic_id]
 
     def land(self, edit: Edit, *, dry_run: bool = False) -> LandedEdit:
         """Append an edit, whose objects are durable, in as many entries as it takes; a dry run returns what would land."""
         done = LandedEdit()
         for part in edit.divided(ENTRY_BYTES):
-            found = LandedEdit()
+            landed = LandedEdit()
 
-            def left(state: JournalState, part: Edit = part, found: LandedEdit = found) -> Edit | None:
-                found.refused = fits(state, part)
-                rest = part.without(found.refused)
-                found.dropped = NO_DROPPED if rest is None or not rest.drops else dropped_by(state, rest)
+            def left(state: JournalState, part: Edit = part, landed: LandedEdit = landed) -> Edit | None:
+                landed.refused = fits(state, part)
+                rest = part.without(landed.refused)
+                landed.dropped = NO_DROPPED if rest is None or not rest.drops else dropped_by(state, rest)
                 if rest is None or not rest.drops:
                     return rest
                 # Objects that leave the lists stay for some epochs from now on. A run may have begun long ago, and the
@@ -386,8 +386,8 @@ class JournalHandle:
                 left(self.catch_up())
             else:
                 self._propose(left, whole=True)
-            done.refused |= found.refused
-            done.dropped = np.concatenate([done.dropped, found.dropped])
+            done.refused |= landed.refused
+            done.dropped = np.concatenate([done.dropped, landed.dropped])
         return done
 
     def fence_l1(self, epoch: int) -> int:
@@ -406,16 +406,16 @@ class JournalHandle:
         wanted = sorted(set(names))
         for at in range(0, len(wanted), ENTRY_BYTES // NAME.itemsize):
             entry = Purged(pack(np.array(wanted[at : at + ENTRY_BYTES // NAME.itemsize], NAME)))
-            found: list[int] = []
+            sums: list[int] = []
 
-            def left(state: JournalState, entry: Purged = entry, found: list[int] = found) -> Purged | None:
+            def left(state: JournalState, entry: Purged = entry, sums: list[int] = sums) -> Purged | None:
                 rows = purged_rows(state, entry)
-                found[:] = [int(rows.sum())]
+                sums[:] = [int(rows.sum())]
                 names = distinct(state.dropped["name"][rows])
                 return Purged(pack(names)) if len(names) else None
 
             self._propose(left)
-            purged += found[0]
+            purged += sums[0]
         return purged
 
     # -- the window, the end ------------------------------------------------------------------------------

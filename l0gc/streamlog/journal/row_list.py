@@ -93,30 +93,30 @@ class RowList:
 
     def has(self, rows: Rows) -> Rows:
         """Return which of some rows, given in order, are in the list, equal in every byte."""
-        found = np.zeros(len(rows), bool)
+        listed = np.zeros(len(rows), bool)
         for number, mine in self._touched(rows["partition"], rows["base"]):
             piece, some = self._pieces[number], rows[mine]
             at = position(piece, some["partition"], some["base"])
             equal = at >= 0
             equal[equal] = the_same(piece[at[equal]], some[equal])
-            found[mine] = equal
-        return found
+            listed[mine] = equal
+        return listed
 
     def names(self, rows: Rows) -> Rows:
         """Return which of some rows, given in order, have the name of a row of their partition in the list."""
-        wanted, found = identities(rows), np.zeros(len(rows), bool)
+        wanted, named = identities(rows), np.zeros(len(rows), bool)
         for number, piece in enumerate(self._pieces):
             lower = int(np.searchsorted(rows["partition"], piece["partition"][0]))
             upper = int(np.searchsorted(rows["partition"], piece["partition"][-1], "right"))
             if lower < upper:
                 if (known := self._named[number]) is None:
                     self._named[number] = known = np.sort(identities(piece))
-                found[lower:upper] |= places(known, wanted[lower:upper])[1]
-        return found
+                named[lower:upper] |= places(known, wanted[lower:upper])[1]
+        return named
 
     def below(self, partitions: Rows, starts: Rows) -> Rows:
         """Return the rows that end before the start of their partition. `partitions` are ascending."""
-        found = [NO_L1_ROWS]
+        parts = [NO_L1_ROWS]
         lower = np.maximum(ranks(self._firsts, partitions, np.zeros(len(partitions), np.int64)), 0)
         upper = ranks(self._firsts, partitions, starts)
         steps = np.zeros(len(self._pieces) + 1, np.int64)
@@ -127,8 +127,8 @@ class RowList:
             piece = self._pieces[number]
             at = np.searchsorted(partitions, piece["partition"])
             at[at == len(partitions)] = 0
-            found.append(piece[(partitions[at] == piece["partition"]) & (piece["last"] < starts[at])])
-        return np.concatenate(found)
+            parts.append(piece[(partitions[at] == piece["partition"]) & (piece["last"] < starts[at])])
+        return np.concatenate(parts)
 
     def changed(self, gone: Rows, added: Rows) -> RowList:
         """Return the list without the rows `gone`, which it has, and with those `added`, which it does not have; both are
@@ -153,10 +153,10 @@ class RowList:
             named += [self._named[number]] if some and some[0] is piece else [None] * len(some)
         if len(pieces) > _SPARSE * (1 + sum(map(len, pieces)) // PIECE_ROWS):
             return RowList(np.concatenate(pieces))
-        found = RowList()
-        found._whole = None
-        found._set(pieces, named)
-        return found
+        changed = RowList()
+        changed._whole = None
+        changed._set(pieces, named)
+        return changed
 
     def _touched(self, partitions: Rows, offsets: Rows) -> list[tuple[int, slice]]:
         """Return the pieces in which these places are, each with the numbers of its places."""

@@ -97,8 +97,8 @@ def ascending(values: Rows) -> bool:
 def distinct(values: Rows) -> Rows:
     """Return the values in order, each once, like `np.unique`, which would import `numpy.ma`: 30 ms of a command."""
     ordered = np.sort(values, axis=None)
-    found: Rows = ordered[_begins(ordered)]
-    return found
+    firsts: Rows = ordered[_begins(ordered)]
+    return firsts
 
 
 def distinct_at(values: Rows) -> tuple[Rows, Rows]:
@@ -143,8 +143,8 @@ _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 
 def identities(rows: Rows) -> Rows:
     """Return a number for the partition and the name of each row."""
-    found: Rows = name_low(rows["name"]) + rows["partition"].astype(np.uint64) * _SPREAD
-    return found
+    ids: Rows = name_low(rows["name"]) + rows["partition"].astype(np.uint64) * _SPREAD
+    return ids
 
 
 def is_hole(rows: Rows) -> Rows:
@@ -203,8 +203,8 @@ def the_same(a: Rows, b: Rows) -> Rows:
 def of_partition(rows: Rows, partition: int) -> Rows:
     """Return the rows of one partition, given rows by partition."""
     lower, upper = np.searchsorted(rows["partition"], [partition, partition + 1])
-    found: Rows = rows[lower:upper]
-    return found
+    partition_rows: Rows = rows[lower:upper]
+    return partition_rows
 
 
 def continues(rows: Rows) -> bool:
@@ -293,13 +293,13 @@ def unpack_columns(body: bytes, kind: np.dtype[Any]) -> Rows:
             at += 1
         if width > 8 * of_planes + 16 * (not of_planes) or at + width * count > len(body):
             raise UsageError(f"{len(body)} bytes are not {count} rows")
-        found = np.frombuffer(body, np.uint8, width * count, at)
+        column = np.frombuffer(body, np.uint8, width * count, at)
         at += width * count
         if not of_planes:
-            rows[name] = found.view(kind[name])
+            rows[name] = column.view(kind[name])
             continue
         whole = np.zeros((count, 8), np.uint8)
-        whole[:, :width] = found.reshape(width, count).T
+        whole[:, :width] = column.reshape(width, count).T
         folded: Rows = whole.view(np.uint64).reshape(-1)
         apart[name] = (folded >> np.uint64(1)).astype(np.int64) ^ -(folded & np.uint64(1)).astype(np.int64)
     if at != len(body):

@@ -94,27 +94,27 @@ class SharedObject:
     @property
     def partitions(self) -> Rows:
         """Return the partitions whose rows are named, ascending."""
-        found: Rows = self.rows["partition"][self.is_named]
-        return found
+        partitions: Rows = self.rows["partition"][self.is_named]
+        return partitions
 
     def ranges(self) -> Rows:
         """Return the records of its rows that are named, as rows of `RANGE`."""
         rows = self.rows[self.is_named]
-        found = np.empty(len(rows), RANGE)
-        found["partition"], found["base"] = rows["partition"], rows["base"]
-        found["last"] = rows["base"] + rows["records"] - 1
-        return found
+        ranges = np.empty(len(rows), RANGE)
+        ranges["partition"], ranges["base"] = rows["partition"], rows["base"]
+        ranges["last"] = rows["base"] + rows["records"] - 1
+        return ranges
 
     def listed(self) -> Rows:
         """Return its rows that are named as rows of `L1_ROW`."""
         rows, named = self.ranges(), self.is_named
-        found = np.zeros(len(rows), L1_ROW)
+        l1_rows = np.zeros(len(rows), L1_ROW)
         for column in ("partition", "base", "last"):
-            found[column] = rows[column]
-        found["bytes"] = np.maximum(self.row_bytes()[named], 1)
-        found["max_timestamp"] = self.rows["max_timestamp"][named]
-        found["epoch"], found["name"] = self.epoch, np.frombuffer(self.name, NAME)
-        return found
+            l1_rows[column] = rows[column]
+        l1_rows["bytes"] = np.maximum(self.row_bytes()[named], 1)
+        l1_rows["max_timestamp"] = self.rows["max_timestamp"][named]
+        l1_rows["epoch"], l1_rows["name"] = self.epoch, np.frombuffer(self.name, NAME)
+        return l1_rows
 
     def row_bytes(self) -> Rows:
         """Return about how many stored bytes each row takes: its share of the records of its block."""
@@ -129,14 +129,14 @@ class SharedObject:
 
     def extents(self) -> Rows:
         """Return its rows that are named, as rows of `EXTENT`."""
-        found = np.empty(len(self.rows), EXTENT)
+        extents = np.empty(len(self.rows), EXTENT)
         for column in ("partition", "records", "base"):
-            found[column] = self.rows[column]
-        found["block"] = of = self._block_of_rows()
+            extents[column] = self.rows[column]
+        extents["block"] = of = self._block_of_rows()
         before = np.cumsum(self.rows["records"], dtype=np.int64) - self.rows["records"]
         firsts = np.cumsum(self.blocks["extents"], dtype=np.int64) - self.blocks["extents"]
-        found["row"] = before - before[firsts][of]
-        named: Rows = found[self.is_named]
+        extents["row"] = before - before[firsts][of]
+        named: Rows = extents[self.is_named]
         return named
 
     def _block_of_rows(self) -> Rows:
@@ -189,7 +189,7 @@ def unpack_shared(p: PackedShared) -> SharedObject:
 
 def places_of(objects: Sequence[SharedObject], partitions: Rows) -> Rows:
     """Return the named rows of some partitions, given in ascending order, as rows of `PLACE`: object by object."""
-    found = [np.empty(0, PLACE)]
+    parts = [np.empty(0, PLACE)]
     for number, o in enumerate(objects):
         if not len(partitions) or o.rows["partition"][0] > partitions[-1] or o.rows["partition"][-1] < partitions[0]:
             continue
@@ -198,8 +198,8 @@ def places_of(objects: Sequence[SharedObject], partitions: Rows) -> Rows:
         some["partition"], some["base"] = o.rows["partition"][mine], o.rows["base"][mine]
         some["last"] = some["base"] + o.rows["records"][mine] - 1
         some["object"], some["row"] = number, mine
-        found.append(some)
-    return np.concatenate(found)
+        parts.append(some)
+    return np.concatenate(parts)
 
 
 def without(objects: Sequence[SharedObject], gone: Rows) -> tuple[tuple[SharedObject, ...], list[SharedObject]]:

@@ -136,9 +136,9 @@ class JournalState:
     def has_named(self, revision: int, rows: Rows) -> Rows:
         """Return which L1 objects, given as rows of `L1_ROW` of the topic, the state lists or has dropped."""
         dropped = self.dropped_of(revision)
-        found = np.isin(_sortable(rows["name"]), _sortable(dropped["name"][dropped["partition"] >= 0]))
+        was_dropped = np.isin(_sortable(rows["name"]), _sortable(dropped["name"][dropped["partition"] >= 0]))
         topic = self.topics.get(revision)
-        return found if topic is None else found | topic.l1_list.has(rows)
+        return was_dropped if topic is None else was_dropped | topic.l1_list.has(rows)
 
     def has_landed(self, revision: int, o: SharedObject) -> Rows:
         """Return the partitions of a shared object whose rows have landed, as far as is known: of an object that the topic

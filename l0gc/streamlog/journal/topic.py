@@ -236,12 +236,12 @@ class TopicState:
 
     def extents(self, partition: int) -> list[Extent]:
         """Return the unreconciled extents of a partition, in order of offset."""
-        found = []
+        extents = []
         for o in self.objects:
             at = int(np.searchsorted(o.extents["partition"], partition))
             if at < len(o.extents) and o.extents["partition"][at] == partition:
-                found.append(o.extent(o.extents[at]))
-        return found
+                extents.append(o.extent(o.extents[at]))
+        return extents
 
     def how_to_give_up(self, partition: int, offset: int) -> str:
         """Return the command that gives up the object with an unreconciled record; empty if the record is not
@@ -274,14 +274,14 @@ class TopicState:
         rows, first = self.l1, np.full(1 + int(self.partitions.max(initial=0)), MAX_OFFSET, np.int64)
         for o in self.shared:
             np.minimum.at(first, o.partitions, o.rows["base"][o.is_named])
-        found: Rows = rows[rows["base"] < first[rows["partition"]]]
-        return found
+        before_shared: Rows = rows[rows["base"] < first[rows["partition"]]]
+        return before_shared
 
     def l1_of(self, partition: int, start: int = 0) -> Rows:
         """Return the L1 objects of a partition with records from `start` on, as rows of `L1_ROW` in order of offset."""
         rows = self.l1_list.of(partition)
-        found: Rows = rows[int(np.searchsorted(rows["last"], start)) :]
-        return found
+        of_partition: Rows = rows[int(np.searchsorted(rows["last"], start)) :]
+        return of_partition
 
     def files(self, partition: int, start: int = 0) -> list[L1File]:
         """Return the same as objects."""
@@ -374,12 +374,12 @@ class TopicState:
 
     def end_with_extent(self, ranges: Rows) -> Rows:
         """Return whether an extent ends where each range of `ranges` does."""
-        found = np.zeros(len(ranges), bool)
+        ends = np.zeros(len(ranges), bool)
         for o in self.objects:
             at, there = places(ranges["partition"], o.extents["partition"])
             lasts = o.extents["base"] + o.extents["records"] - 1
-            found[at[there & (lasts == ranges["last"][at])]] = True
-        return found
+            ends[at[there & (lasts == ranges["last"][at])]] = True
+        return ends
 
 
 def l1_file(row: Any) -> L1File:

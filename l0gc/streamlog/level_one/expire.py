@@ -178,10 +178,10 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
         altered = msgspec.structs.replace(topic, retention_ms=own[0], retention_bytes=own[1])
         after = msgspec.structs.replace(before, topics=before.topics | {name: altered})
     changed = [t for t in after.topics.values() if after.retention(t) != before.retention(before.topics[t.name])]
-    found = Counter[str]()
+    records_by_topic = Counter[str]()
     planned = _expire(cluster, after, changed, dry_run=True, shown=sys.maxsize)
     for start in planned.starts:
-        found[start.topic] += start.log_start_offset - start.previous
+        records_by_topic[start.topic] += start.log_start_offset - start.previous
 
     def there(topic: Topic) -> int:
         records = 0
@@ -191,7 +191,8 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
         return records
 
     return Losses(
-        [Loss(name, records, there(after.topics[name])) for name, records in found.most_common()], planned.errors
+        [Loss(name, records, there(after.topics[name])) for name, records in records_by_topic.most_common()],
+        planned.errors,
     )
 
 
@@ -227,7 +228,7 @@ class _Expiry(Editor):
     def run(self) -> None:
         """Move the starts."""
         states = self.states()
-        starts = {revision: found for revision, known in states.items() if len(found := self._starts(known))}
+        starts = {revision: moved for revision, known in states.items() if len(moved := self._starts(known))}
         changes = ((revision, {"starts": rows}) for revision, rows in starts.items())
         landed = self.land(EXPIRE, self._cluster.controller.epoch(), changes, dry_run=self._dry_run)
         for revision, rows in starts.items():

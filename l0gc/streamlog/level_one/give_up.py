@@ -224,8 +224,8 @@ def _by_objects(cluster: Handles, topics: Sequence[Topic], keys: set[str]) -> li
         states = cluster.journal(part[0]).topics(part[1])
         return [lost for known in states for lost in _of_topic(known, by_revision[known.revision], keys)]
 
-    found = cluster.parallel.map(look, by_journal(topics).items())
-    lost = [one for some in found for one in some]
+    by_object = cluster.parallel.map(look, by_journal(topics).items())
+    lost = [one for some in by_object for one in some]
     for key in sorted(keys - {e.key for one in lost for e in one.extents}):
         raise NotFoundError(f"no journal needs {key}: none of its records is unreconciled; nothing was given up")
     return lost
@@ -290,8 +290,8 @@ def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> di
     for n in range(LOOKS):
         if n:
             cluster.runtime.clock.sleep(APART_S)
-        for key, found in zip(extents, cluster.parallel.map(look, extents), strict=True):
-            for (one, e), block in zip(extents[key], found, strict=True):
+        for key, remains in zip(extents, cluster.parallel.map(look, extents), strict=True):
+            for (one, e), block in zip(extents[key], remains, strict=True):
                 if not block.why and not force_readable:
                     raise SafetyError(
                         f"not all is lost: the records {e.base_offset} to {e.last_offset} of partition {one.name} can be "
@@ -409,9 +409,9 @@ def hole_body(key: str, record: GiveUpRecord, remains: Sequence[bytes] = ()) -> 
         writer.add_key_value_metadata({KEY_METADATA: key, GIVEN_UP_METADATA: said})
     file = io.BytesIO(sink.getvalue())
     seal_footer(file)
-    found = file.getvalue()
-    assert found.startswith(_MAGIC)
-    return b"".join([_MAGIC, *remains, found[len(_MAGIC) :]])
+    body = file.getvalue()
+    assert body.startswith(_MAGIC)
+    return b"".join([_MAGIC, *remains, body[len(_MAGIC) :]])
 
 
 def _land(cluster: Handles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: int) -> GiveUpResult:

@@ -153,7 +153,7 @@ def merge_fingerprint(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int |
     """Return a number for what decides whether there is anything to merge, as of the journals' last reading, without their
     L1 rows; None if a journal cannot be read. It differs if L1 objects were added or removed, or the rule changed.
     """
-    found: list[tuple[object, ...]] = []
+    facts: list[tuple[object, ...]] = []
     with suppress(L0gcError):
         for share in _whole_journals(cluster, cluster.controller.replica.state, None, rule):
             topics = cluster.journal(share.window.journal).head.topics
@@ -162,8 +162,8 @@ def merge_fingerprint(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int |
                     sums = known.listed.sums, int(known.reconciled.sum())
                     drains = any(drains_of(known, share.now_ms, has_table=revision in share.tables))
                     schema_epoch = share.window.topics[revision].schema_epoch
-                    found.append((revision, astuple(of_topic), *sums, drains, schema_epoch))
-        return zlib.crc32(msgspec.msgpack.encode(found))
+                    facts.append((revision, astuple(of_topic), *sums, drains, schema_epoch))
+        return zlib.crc32(msgspec.msgpack.encode(facts))
     return None
 
 
@@ -199,10 +199,10 @@ def plan_merge(
     unread = refuse_if_set_back(cluster, keep=False).unread
     shares = _whole_journals(cluster, cluster.controller.snapshot(), topic, rule, max_bytes)
     shares = [s for s in shares if checked_windows([s.window], unread)]
-    found = cluster.parallel.map(lambda share: _ShareMerge(cluster, share).plan(), shares)
-    plan = MergePlan([(share, result) for share, (result, _) in zip(shares, found, strict=True)])
+    planned = cluster.parallel.map(lambda share: _ShareMerge(cluster, share).plan(), shares)
+    plan = MergePlan([(share, result) for share, (result, _) in zip(shares, planned, strict=True)])
     plan.total.errors += unread.values()
-    for share, (result, drains) in zip(shares, found, strict=True):
+    for share, (result, drains) in zip(shares, planned, strict=True):
         plan.total.add(result, *_COUNTED)
         plan.drains.update({share.window.journal: drains} if drains else {})
         for d in drains:
@@ -280,11 +280,11 @@ class _ShareMerge(Editor):
         return self._result, drains
 
     def is_due(self) -> bool:
-        found = False
+        is_due = False
         with self.recording_errors():
             states = self.states()
-            found = any(True for _ in chain(self._drains(states), self._merges(states)))
-        return found or bool(self.errors)
+            is_due = any(True for _ in chain(self._drains(states), self._merges(states)))
+        return is_due or bool(self.errors)
 
     def _drains(self, states: Mapping[int, TopicState]) -> Iterator[Drain]:
         for revision, topic in states.items():
@@ -295,8 +295,8 @@ class _ShareMerge(Editor):
         from l0gc.streamlog.level_one.rewrite import rewrite
 
         c = self._cluster
-        found = self._merges(self.states())
-        for merges in grouped(found, (lambda m: m.bytes, ROUND_BYTES), (lambda m: len(m.sources), ROUND_OBJECTS)):
+        groups = self._merges(self.states())
+        for merges in grouped(groups, (lambda m: m.bytes, ROUND_BYTES), (lambda m: len(m.sources), ROUND_OBJECTS)):
             epoch = self._stamp(c.controller.snapshot())
             written = rewrite(c.store, merges, self.topics, epoch, c.runtime, c.parallel)
             self._commit(epoch, written)

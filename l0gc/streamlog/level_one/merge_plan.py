@@ -111,14 +111,14 @@ def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[i
     """Return the spans of a partition's consecutive objects, of these sizes, to join: each from its first to before its
     end. `grows`: whether a reconcile adds objects at the end.
     """
-    found: list[tuple[int, int]] = []
+    runs: list[tuple[int, int]] = []
     first = 0
     for end in [i for i, size in enumerate(sizes) if size >= rule.enough_bytes] + [len(sizes)]:
         at_the_end = grows and end == len(sizes)
         begin = first + _first_due(sizes[first:end], rule.fan_in) if at_the_end else first
-        found += _filled(sizes, begin, end, rule.target_bytes)
+        runs += _filled(sizes, begin, end, rule.target_bytes)
         first = end + 1
-    return found
+    return runs
 
 
 def _first_due(sizes: Sequence[int], fan_in: int) -> int:

@@ -262,8 +262,8 @@ def seal_footer(file: BinaryIO) -> int:
 
 def _check_l1(metadata: Any, key: str) -> None:
     """Raise `CorruptObjectError` unless a file has the columns of an L1 object, and `key` in its metadata."""
-    found = metadata.schema.to_arrow_schema()
-    wrong = found != L1_SCHEMA and not has_l1_columns(found)
+    schema = metadata.schema.to_arrow_schema()
+    wrong = schema != L1_SCHEMA and not has_l1_columns(schema)
     for number in range(metadata.num_row_groups):  # each names its columns again, by which they are found
         wrong |= not {c.path_in_schema for c in _columns(metadata, number)}.issuperset(L1_SCHEMA.names)
         _check_group(metadata, number, key)
@@ -316,11 +316,11 @@ def wanted_groups(opened: OpenL1File, since_ms: int | None = None) -> list[RowGr
 
 def _reaches(metadata: Any, number: int, since_ms: int) -> bool:
     column = next(c for c in _columns(metadata, number) if c.path_in_schema == "timestamp")
-    found = column.statistics
-    if found is None or not found.has_min_max:
+    statistics = column.statistics
+    if statistics is None or not statistics.has_min_max:
         return True
     # As they are stored, in milliseconds: pyarrow needs pandas to make times of them, a third of a second for each worker.
-    return bool(found.max_raw >= since_ms)
+    return bool(statistics.max_raw >= since_ms)
 
 
 def _columns(metadata: Any, number: int) -> list[Any]:
@@ -447,9 +447,15 @@ def _check_statistics(chunk: L1Chunk, table: pa.Table) -> None:
             known = c.statistics
             if c.path_in_schema not in _CHECKED or c.path_in_schema not in table.column_names or known is None:
                 continue
-            found = [np.frombuffer(columns.raw(part), np.int64) for part in rows[c.path_in_schema].chunks if len(part)]
-            ends = (min(int(f.min()) for f in found), max(int(f.max()) for f in found)) if found else (0, 0)
-            if known.has_min_max and found and ends != (known.min_raw, known.max_raw):
+            offset_chunks = [
+                np.frombuffer(columns.raw(part), np.int64) for part in rows[c.path_in_schema].chunks if len(part)
+            ]
+            ends = (
+                (min(int(f.min()) for f in offset_chunks), max(int(f.max()) for f in offset_chunks))
+                if offset_chunks
+                else (0, 0)
+            )
+            if known.has_min_max and offset_chunks and ends != (known.min_raw, known.max_raw):
                 key = chunk.opened.wanted.key
                 raise CorruptObjectError(
                     f"{key} does not hold the {c.path_in_schema}s that its footer has; restore it from a version"

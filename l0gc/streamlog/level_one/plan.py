@@ -224,12 +224,12 @@ def strangers(state: JournalState, window: Window) -> list[str]:
 
 def unreconciled(state: JournalState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:
     """Yield the objects of a window, with the extents that can be lifted, as (revision, object), in order of the log."""
-    found = (
+    by_topic = (
         _of_topic(revision, topic, window)
         for revision, wanted in sorted(window.topics.items())
         if (topic := state.topics.get(revision)) is not None and topic.topic_id == wanted.topic_id
     )
-    return heapq.merge(*found, key=lambda o: o[1].log_offset)
+    return heapq.merge(*by_topic, key=lambda o: o[1].log_offset)
 
 
 def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tuple[int, UnreconciledObject]]:

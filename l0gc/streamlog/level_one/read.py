@@ -68,12 +68,12 @@ def read_rows(
         lambda read: (read, _fetched(store, read.object)), reads, lambda read: read.object.bytes
     )
     for read, of_object in parallel.compute_ahead(_decoded, bodies):
-        for found in _still(read, of_object, still_needed):
-            if isinstance(found, Fault):
-                yield from _split_fault(found, writers, together)
+        for block in _still(read, of_object, still_needed):
+            if isinstance(block, Fault):
+                yield from _split_fault(block, writers, together)
                 continue
-            held.append(found)
-            size += found.records.nbytes
+            held.append(block)
+            size += block.records.nbytes
             if size >= BATCH_BYTES:
                 yield from _in_order(held, writers, together)
                 held, size = [], 0
@@ -95,8 +95,8 @@ def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, byt
 def _decoded(
     fetched: tuple[ObjectRead, list[tuple[Block, bytes]] | CorruptObjectError],
 ) -> tuple[ObjectRead, list[_Block | Fault] | CorruptObjectError]:
-    read, found = fetched
-    return read, found if isinstance(found, CorruptObjectError) else list(_blocks(read, found))
+    read, content = fetched
+    return read, content if isinstance(content, CorruptObjectError) else list(_blocks(read, content))
 
 
 def _still(

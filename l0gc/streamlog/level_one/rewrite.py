@@ -99,8 +99,8 @@ def rewrite(
         p = topics[result.merge.revision].id(result.merge.partition)
         return result, hashes, _opened(store, _whole(p, l1_file(result.row[0])))
 
-    found = parallel.fetch_ahead(reopened, done, lambda d: min(int(d[0].row["bytes"].sum()), WHOLE_BYTES))
-    return list(parallel.compute_ahead(lambda d: _checked(store, *d), found))
+    written = parallel.fetch_ahead(reopened, done, lambda d: min(int(d[0].row["bytes"].sum()), WHOLE_BYTES))
+    return list(parallel.compute_ahead(lambda d: _checked(store, *d), written))
 
 
 def _with_sources(
@@ -123,8 +123,8 @@ def _with_sources(
         if some[0].bytes > FETCH_BYTES or len(some[0].sources) > FETCHED:
             yield some[0], in_turn(some[0])
             continue
-        found = iter(parallel.map(opened, [w for m in some for w in _wanted(topics, m)]))
-        yield from ((m, list(islice(found, len(m.sources)))) for m in some)
+        sources = iter(parallel.map(opened, [w for m in some for w in _wanted(topics, m)]))
+        yield from ((m, list(islice(sources, len(m.sources)))) for m in some)
 
 
 def _is_worth(item: tuple[MergeGroup, Iterable[_Source]]) -> bool:
@@ -179,8 +179,8 @@ def _check_columns(source: OpenL1File, number: int) -> None:
             "again; if the topic has no later number now, its controller log is an older copy: repeat each l0gc topic alter "
             "--value-schema that it has lost, in their order"
         )
-    found = source.metadata.schema.to_arrow_schema()
-    unknown = sorted({f.name for f in found if not is_typed(f)} - set(L1_FILE.names))
+    schema = source.metadata.schema.to_arrow_schema()
+    unknown = sorted({f.name for f in schema if not is_typed(f)} - set(L1_FILE.names))
     if unknown:
         raise UnsupportedFormatError(
             f"{source.wanted.key} has a column {unknown[0]!r}, which this l0gc ({l0gc.__version__}) does not support "
@@ -190,19 +190,19 @@ def _check_columns(source: OpenL1File, number: int) -> None:
 
 def _checked(store: ObjectStore, done: RewriteResult, expected: dict[str, bytes], written: _Source) -> RewriteResult:
     """Return the result unchanged if the store gives back what was read from the sources."""
-    merge, found = done.merge, Hashes()
+    merge, hashes = done.merge, Hashes()
     try:
         if isinstance(written, L0gcError):
             raise written
         for _, batch in read_l1(store, written, L1_COLUMNS.names):
-            found.add(batch)
+            hashes.add(batch)
     except (ObjectNotFoundError, CorruptObjectError, UnsupportedFormatError) as e:
         return RewriteResult(merge, error=e)
     file = written.wanted.file
     same = (
         (file.base_offset, file.last_offset) == (merge.sources["base"][0], merge.sources["last"][-1])
         and file.max_timestamp == merge.sources["max_timestamp"].max()
-        and found.digest() == expected
+        and hashes.digest() == expected
     )
     if not same:
         what = f"the records of the {len(merge.sources)} L1 objects that it was to replace; they stay"

@@ -158,11 +158,11 @@ def write_l1(
     with temporary_folder("l1") as directory, _BatchStore(directory, held_bytes) as held:
         faults: list[Fault] = []
         arrived = [np.empty(0, _PIECE)]
-        for found in arriving:
-            if isinstance(found, Fault):
-                faults.append(found)
-            elif found.num_rows:
-                arrived.append(pieces_of(found, held.add(found)))
+        for batch in arriving:
+            if isinstance(batch, Fault):
+                faults.append(batch)
+            elif batch.num_rows:
+                arrived.append(pieces_of(batch, held.add(batch)))
         batches = held.all()
         work = _Work(
             store, topics, epoch, runtime, directory, batches, np.array(held.widths), _limits(faults),
@@ -210,20 +210,20 @@ class _Work:
         arrived.clear()
         if not len(pieces):
             return
-        found = pieces[np.lexsort((pieces["base"], pieces["partition"], pieces["revision"]))]
+        ordered = pieces[np.lexsort((pieces["base"], pieces["partition"], pieces["revision"]))]
         del pieces
-        changes = (found[name][1:] != found[name][:-1] for name in ("revision", "partition"))
+        changes = (ordered[name][1:] != ordered[name][:-1] for name in ("revision", "partition"))
         firsts = np.flatnonzero(np.r_[True, np.logical_or(*changes)])
-        weights = np.add.reduceat(found["records"] * self.widths[found["batch"]], firsts).astype(np.int64)
-        journals, revisions = found["journal"][firsts], found["revision"][firsts]
+        weights = np.add.reduceat(ordered["records"] * self.widths[ordered["batch"]], firsts).astype(np.int64)
+        journals, revisions = ordered["journal"][firsts], ordered["revision"][firsts]
         shares = which_share(journals, revisions, weights, self.alone)
-        ends = np.r_[firsts[1:], len(found)]
+        ends = np.r_[firsts[1:], len(ordered)]
         for together, most in ((True, (MOST_BYTES, MOST_PARTITIONS)), (False, (_TASK_BYTES, len(firsts)))):
             limits = (lambda n: int(weights[n]), most[0]), (lambda _: 1, most[1])
             kind = np.flatnonzero(shares == together).tolist()
             for _, some in groupby(kind, lambda n: (journals[n], revisions[n])):
                 for group in grouped(some, *limits):
-                    yield _Task(np.concatenate([found[firsts[n] : ends[n]] for n in group]), together)
+                    yield _Task(np.concatenate([ordered[firsts[n] : ends[n]] for n in group]), together)
 
     def run(self, task: _Task) -> list[_Written]:
         return [self._together(task.pieces)] if task.shares else [*map(self._alone, _partitions(task.pieces))]
@@ -290,13 +290,13 @@ class _Work:
         follows = pieces["base"][1:] == (pieces["base"] + pieces["records"])[:-1]
         if not self.limits and (follows | ~same).all():
             return pieces, []
-        revision, found, gaps = int(pieces["revision"][0]), list[Rows](), list[tuple[int, _Gap]]()
+        revision, kept_parts, gaps = int(pieces["revision"][0]), list[Rows](), list[tuple[int, _Gap]]()
         for mine in _partitions(pieces):
             partition = int(mine["partition"][0])
             kept, gap = _consecutive(mine, self.limits.get((revision, partition)))
-            found.append(kept)
+            kept_parts.append(kept)
             gaps += [] if gap is None else [(partition, gap)]
-        return np.concatenate(found), gaps
+        return np.concatenate(kept_parts), gaps
 
 
 def _joined(done: Iterable[_Written], faults: list[Fault]) -> WrittenL1:
@@ -338,22 +338,22 @@ def _consecutive(pieces: Rows, limit: int | None) -> tuple[Rows, _Gap | None]:
     ends = pieces["base"] + pieces["records"]
     if limit is None and (pieces["base"][1:] == ends[:-1]).all():
         return pieces, None
-    found: list[Rows] = []
+    kept_pieces: list[Rows] = []
     following = int(pieces["base"][0])
     for piece, end in zip(pieces, ends.tolist(), strict=True):
         base = int(piece["base"])
         if limit is not None and following >= limit:
             break
         if base > following:
-            return np.array(found, _PIECE), _Gap(following, base)
+            return np.array(kept_pieces, _PIECE), _Gap(following, base)
         last = end if limit is None else min(end, limit)
         if last > following:  # what Spark has sent twice is the same
             kept = piece.copy()
             kept["base"], kept["row"] = following, piece["row"] + following - base
             kept["records"] = last - following
-            found.append(kept)
+            kept_pieces.append(kept)
             following = last
-    return np.array(found, _PIECE), None
+    return np.array(kept_pieces, _PIECE), None
 
 
 def _runs(pieces: Rows, limit: int | None) -> Iterator[Rows]:

@@ -74,12 +74,12 @@ def fitter(columns: Iterable[ValueColumn]) -> Callable[[bytes], Fitted]:
             value.decode()
             if _depth(value) > MAX_NESTING:
                 raise Misfit(f"JSON that is nested more than {MAX_NESTING} deep")
-            found = read(value, _TOP, misfits)
+            fields = read(value, _TOP, misfits)
         except Misfit as e:
             return Fitted({}, _misfit(top, value.lstrip(), e))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
             return Fitted({}, str(e)[:MAX_ERROR])
-        return Fitted(found, "; ".join(f"{why} - at `{_path(where)}`" for where, why in misfits)[:MAX_ERROR])
+        return Fitted(fields, "; ".join(f"{why} - at `{_path(where)}`" for where, why in misfits)[:MAX_ERROR])
 
     return fit
 
@@ -89,10 +89,10 @@ def time_of(text: str) -> datetime.datetime:
 
     Raises `Misfit`.
     """
-    found = _TIME.fullmatch(text)
-    if found is None:
+    match = _TIME.fullmatch(text)
+    if match is None:
         raise Misfit("a string that is not a time of RFC 3339")
-    *numbers, fraction, zone, sign, hours, minutes = found.groups()
+    *numbers, fraction, zone, sign, hours, minutes = match.groups()
     try:
         time = datetime.datetime(*map(int, [*numbers, (fraction or "")[:6].ljust(6, "0")]))  # type: ignore[arg-type]
     except ValueError:
@@ -112,11 +112,11 @@ def time_of(text: str) -> datetime.datetime:
 
 def date_of(text: str) -> datetime.date:
     """Return a day of RFC 3339. Raises `Misfit`."""
-    found = _DATE.fullmatch(text)
-    if found is None:
+    match = _DATE.fullmatch(text)
+    if match is None:
         raise Misfit("a string that is not a day like 2024-01-31")
     try:
-        return datetime.date(*map(int, found.groups()))
+        return datetime.date(*map(int, match.groups()))
     except ValueError:
         raise Misfit("a day that does not exist") from None
 
@@ -152,17 +152,17 @@ def _struct(columns: tuple[ValueColumn, ...]) -> _Reader:
             fields = _FIELDS.decode(text)
         except msgspec.ValidationError:
             raise Misfit from None
-        found = dict[str, Any]()
+        fields_read = dict[str, Any]()
         for name, field, c in readers:
             raw = fields.get(name)
             if raw is None or (given := bytes(raw)) == b"null":
                 continue
             here = where, f".{name}"
             try:
-                found[name] = field(given, here, misfits)
+                fields_read[name] = field(given, here, misfits)
             except Misfit as e:
                 misfits.append((here, _misfit(c, given, e)))
-        return found
+        return fields_read
 
     return read
 
@@ -175,7 +175,7 @@ def _list(element: ValueColumn) -> _Reader:
             elements = _ELEMENTS.decode(text)
         except msgspec.ValidationError:
             raise Misfit from None
-        found = list[Any]()
+        items = list[Any]()
         for number, raw in enumerate(elements):
             value = None
             if (given := bytes(raw)) != b"null":
@@ -184,8 +184,8 @@ def _list(element: ValueColumn) -> _Reader:
                     value = read_one(given, here, misfits)
                 except Misfit as e:
                     misfits.append((here, _misfit(element, given, e)))
-            found.append(value)
-        return found
+            items.append(value)
+        return items
 
     return read
 
@@ -230,10 +230,10 @@ def _double(most: float) -> Callable[[bytes], float]:
 def _decimal(precision: int, scale: int) -> Callable[[bytes], Decimal]:
     def read(given: bytes) -> Decimal:
         text = given.decode() if (kind := _kind(given)) == "number" else _text(given)
-        found = _DECIMAL.fullmatch(text)
-        if found is None or not (found[2] or found[3]):
+        match = _DECIMAL.fullmatch(text)
+        if match is None or not (match[2] or match[3]):
             raise Misfit("a string that is not a number" if kind == "string" else "")
-        sign, whole, fraction, minus, exponent = (part or "" for part in found.groups())
+        sign, whole, fraction, minus, exponent = (part or "" for part in match.groups())
         figures = (whole + fraction).lstrip("0")
         digits = figures.rstrip("0")
         if not digits:
@@ -282,7 +282,7 @@ def _depth(value: bytes) -> int:
     if value.count(b"[") + value.count(b"{") <= MAX_NESTING:
         return 0
     deepest = depth = 0
-    for found in _BRACKET.finditer(_TEXT.sub(b"", value)):
-        depth += 1 if found[0] in b"[{" else -1
+    for bracket in _BRACKET.finditer(_TEXT.sub(b"", value)):
+        depth += 1 if bracket[0] in b"[{" else -1
         deepest = max(deepest, depth)
     return deepest

@@ -28,14 +28,14 @@ def columns_of(given: str | Mapping[str, Any]) -> tuple[ValueColumn, ...]:
     Raises `UsageError`: it is none of them, or has something that cannot become a column.
     """
     try:
-        found = msgspec.json.decode(given) if isinstance(given, str) else given
+        schema = msgspec.json.decode(given) if isinstance(given, str) else given
     except (msgspec.DecodeError, UnicodeError, RecursionError) as e:
         raise UsageError(f"the value schema is not JSON: {e}; see what l0gc topic infer prints") from e
-    found = found.get("schema", found) if isinstance(found, Mapping) else {}
-    if found.get("fields"):
-        return tuple(_of_field(f, "") for f in _each(found["fields"], ""))
-    if isinstance(found, Mapping) and {*found} & _DESCRIBES:
-        top = _JsonSchema(found).column("", found, "", 0)
+    schema = schema.get("schema", schema) if isinstance(schema, Mapping) else {}
+    if schema.get("fields"):
+        return tuple(_of_field(f, "") for f in _each(schema["fields"], ""))
+    if isinstance(schema, Mapping) and {*schema} & _DESCRIBES:
+        top = _JsonSchema(schema).column("", schema, "", 0)
         if top.type == _STRUCT:
             return top.children
     raise UsageError(
@@ -163,24 +163,24 @@ class _JsonSchema:
             ways = [way for way in ways if not isinstance(way, Mapping) or way.get("type") != "null"]
         if by == "allOf" and len(ways) > 1:
             raise _refused(where, "has allOf of several schemas; leave it out, or write them as one")
-        found = {self.column(name, way, where, depth + 1): None for way in ways}
-        if len(found) != 1:
+        columns = {self.column(name, way, where, depth + 1): None for way in ways}
+        if len(columns) != 1:
             raise _refused(where, "has several types; leave it out, or give it one type")
-        return next(iter(found))
+        return next(iter(columns))
 
     def _referred(self, ref: Any, where: str) -> Any:
-        found: Any = self._root
+        target: Any = self._root
         if not isinstance(ref, str) or not (ref == "#" or ref.startswith("#/")):
             raise _refused(where, f"refers to {ref!r}, which is not in this schema; copy it to $defs")
         for part in unquote(ref).split("/")[1:]:
             key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, Mapping) and key in found:
-                found = found[key]
+            if isinstance(target, list) and key.isdecimal() and int(key) < len(target):
+                target = target[int(key)]
+            elif isinstance(target, Mapping) and key in target:
+                target = target[key]
             else:
                 raise _refused(where, f"refers to {ref!r}, which does not exist; define it, or leave the field out")
-        return found
+        return target
 
     def _kind(self, given: Mapping[str, Any], where: str) -> str:
         """Return the one type of JSON that a schema without references describes."""

@@ -33,16 +33,16 @@ def inferred(values: Iterable[bytes]) -> tuple[tuple[ValueColumn, ...], list[Lef
 
     A field that is always null is a string. Values that are not objects are passed over.
     """
-    found = ValueColumn(0, "", _UNKNOWN)
+    column = ValueColumn(0, "", _UNKNOWN)
     for value in values:
         try:
             record = msgspec.json.decode(value)
         except (msgspec.DecodeError, UnicodeError, RecursionError):
             continue
         if isinstance(record, dict):
-            found = _joined(found, _shape("", record, 1))
+            column = _joined(column, _shape("", record, 1))
     left_out: list[LeftOut] = []
-    proposed = _proposed(found, "", left_out)
+    proposed = _proposed(column, "", left_out)
     return () if proposed is None else proposed.children, left_out
 
 
