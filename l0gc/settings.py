@@ -163,17 +163,17 @@ def _sections(path: str, values: dict[str, Any], where: str) -> dict[str, dict[s
     """Extract the operations' sections from the contents of a file; each may name only options of its operation."""
     sections = {name: values.pop(name) for name in OPERATIONS if isinstance(values.get(name), dict)}
     for name, given in sections.items():
-        known = {written(OPERATIONS[name], option) for option in types_of(OPERATIONS[name])}
+        options = {written(OPERATIONS[name], option) for option in types_of(OPERATIONS[name])}
         sections[name] = {key.replace("_", "-"): value for key, value in given.items()}
         for key in sections[name]:
-            if key not in known:
-                hint = suggestion(key, known, f"l0gc {name} --help lists them")
+            if key not in options:
+                hint = suggestion(key, options, f"l0gc {name} --help lists them")
                 raise UsageError(f"the config file {path} has an unknown option {key!r} in [{where}{name}]; {hint}")
     return sections
 
 
 def _checked(path: str, values: dict[str, Any], where: str) -> dict[str, Any]:
-    known = get_type_hints(Settings, include_extras=True)
+    types = get_type_hints(Settings, include_extras=True)
     named = {k.replace("-", "_"): v for k, v in values.items()}
     if (interval := named.get("epoch_interval")) is not None:
         seconds = seconds_of(str(interval))
@@ -183,13 +183,13 @@ def _checked(path: str, values: dict[str, Any], where: str) -> dict[str, Any]:
             )
         named["epoch_interval"] = seconds
     for key in named:
-        if key not in known:
+        if key not in types:
             raise UsageError(
-                f"the config file {path} has an unknown setting {key!r}{where}; known are {', '.join(sorted(known))}"
+                f"the config file {path} has an unknown setting {key!r}{where}; known are {', '.join(sorted(types))}"
             )
     for key, value in named.items():
         try:
-            msgspec.convert(value, known[key])
+            msgspec.convert(value, types[key])
         except msgspec.ValidationError as e:
             raise UsageError(f"the config file {path} has {key} = {value!r}{where}: {e}") from e
     return named

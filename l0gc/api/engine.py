@@ -170,8 +170,8 @@ class Engine:
                 return SparkPlace(master, cores_of(context), not is_local(master), running=True)
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
         master = self._master or ("the cluster of spark-submit" if submitted else "local[*]")
-        known = cores_named(master, self._conf, cores)
-        return SparkPlace(master, known or CLUSTER_CORES, not is_local(master), running=submitted)
+        cluster_cores = cores_named(master, self._conf, cores)
+        return SparkPlace(master, cluster_cores or CLUSTER_CORES, not is_local(master), running=submitted)
 
     @contextmanager
     def workers(

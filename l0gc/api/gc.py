@@ -286,10 +286,10 @@ class Due:
         published, listing = self._published(), result.listing
         if published is None or not result.published:
             return
-        held = -1
+        kept = -1
         if listing is not None:
-            held = listing.objects - listing.eligible_objects - listing.unparsable
-        self._keep(landed=self._landed, published_ms=published.published_at_ms, held=held)
+            kept = listing.objects - listing.eligible_objects - listing.unparsable
+        self._keep(landed=self._landed, published_ms=published.published_at_ms, held=kept)
 
     def no_sweep(self) -> str:
         grace_ms, shadow = int(1000 * self._sweep.grace_s), self._sweep.shadow

@@ -183,8 +183,8 @@ class Topics(Group):
 
     def list(self) -> TopicList:
         """Return the topics, by name. As `l0gc topic list`."""
-        known = self._handles().controller.snapshot().topics
-        return TopicList(known[name] for name in sorted(known))
+        topics_by_name = self._handles().controller.snapshot().topics
+        return TopicList(topics_by_name[name] for name in sorted(topics_by_name))
 
     def describe(self, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN) -> TopicDescription:
         """Return a topic with its retention, its sums, and the offsets of its first partitions. As `l0gc topic describe`.
@@ -236,8 +236,8 @@ class Pins(Group):
 
     def list(self) -> PinList:
         """Return the pins, by name. As `l0gc pin list`."""
-        known = self._handles().controller.snapshot().pins
-        return PinList(PinView.of(known[name]) for name in sorted(known))
+        pins_by_name = self._handles().controller.snapshot().pins
+        return PinList(PinView.of(pins_by_name[name]) for name in sorted(pins_by_name))
 
     def delete(self, name: str, *, epoch: int | None = None) -> PinView:
         """Delete a pin, so that what it held may be deleted. As `l0gc pin delete`.

@@ -134,11 +134,11 @@ def _listing_lines(result: WatermarkResult, seen: ScanReport) -> list[str]:
         f"L0 holds {count(seen.objects, 'object')} ({size(seen.bytes)}); eligible now: "
         f"{seen.eligible_objects:,} ({size(seen.eligible_bytes)}{_oldest(seen.oldest_eligible_age_s)})"
     ]
-    held: dict[str, list[ScanRow]] = {}
+    rows_by_holder: dict[str, list[ScanRow]] = {}
     for r in seen.epochs:
         if r.epoch is not None and r.epoch > result.watermark:
-            held.setdefault(_held(result, r.epoch, r), []).append(r)
-    most = sorted(held.items(), key=lambda item: -sum(r.bytes for r in item[1]))
+            rows_by_holder.setdefault(_held(result, r.epoch, r), []).append(r)
+    most = sorted(rows_by_holder.items(), key=lambda item: -sum(r.bytes for r in item[1]))
     for by, rows in most[:_HELD_LINES]:
         oldest = _oldest((seen.taken_ms - min(r.oldest_ms for r in rows)) / 1000)
         lines.append(f"held {by}: {_sums(rows)}{oldest})")

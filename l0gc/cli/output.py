@@ -346,7 +346,7 @@ def misfits_text(misfits: int) -> str:
 
 
 def held_back(
-    held: Sequence[Holder],
+    holders: Sequence[Holder],
     *,
     cut: bool = False,
     total: int | None = None,
@@ -360,9 +360,9 @@ def held_back(
         beside: returns what to add to a reason, given the partitions that have it.
     """
     groups: dict[tuple[int, str], list[Holder]] = {}
-    for h in held:
+    for h in holders:
         groups.setdefault((h.gc_epoch, UNRECONCILED if h.kind == UNRECONCILED else h.reason), []).append(h)
-    cut = cut or (total is not None and total > len(held))
+    cut = cut or (total is not None and total > len(holders))
     lines = []
     for (gc_epoch, _), group in groups.items():
         first = group[0]

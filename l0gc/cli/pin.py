@@ -76,9 +76,9 @@ def delete(out: Output, cluster: Cluster, name: str) -> None:
 
 def _line(p: PinView) -> str:
     if not p.in_effect:
-        held = "not in effect yet; M and all dropped objects wait for it"
+        effect = "not in effect yet; M and all dropped objects wait for it"
     else:
-        held = "L1 alone" if p.watermark is None else f"M stays at {epoch(p.watermark)} or below"
+        effect = "L1 alone" if p.watermark is None else f"M stays at {epoch(p.watermark)} or below"
     why = f", {p.why}" if p.why else ""
     of = f", for topic {p.topic}" if p.topic is not None else ""
-    return f"epoch {p.epoch}{of}, {held}, ends at {moment(p.expires_ms)}{why}"
+    return f"epoch {p.epoch}{of}, {effect}, ends at {moment(p.expires_ms)}{why}"

@@ -60,8 +60,8 @@ class Newest:
     def __call__(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
         with self._lock:
             shown = _joined(text, self._estimate.text(done, total))
-            known = {"done": done, "total": total}
-            self._said = shown, {k: v for k, v in known.items() if v is not None} | fields
+            amounts = {"done": done, "total": total}
+            self._said = shown, {k: v for k, v in amounts.items() if v is not None} | fields
 
     def note(self, note: Callable[..., None]) -> None:
         with self._lock:

@@ -87,13 +87,13 @@ def _so_far(n: int, noun: str) -> str:
 
 
 def _lifted(reported: dict[str, Any]) -> str:
-    known = _so_far(reported.get("records", 0), "record")
-    return f"what is in L1 stays{known}; l0gc {logs.running('reconcile')} continues from there"
+    progress = _so_far(reported.get("records", 0), "record")
+    return f"what is in L1 stays{progress}; l0gc {logs.running('reconcile')} continues from there"
 
 
 def _replaced(reported: dict[str, Any]) -> str:
-    known = _so_far(reported.get("objects", 0), "L1 object")
-    return f"what is merged stays{known}; l0gc merge continues from there"
+    progress = _so_far(reported.get("objects", 0), "L1 object")
+    return f"what is merged stays{progress}; l0gc merge continues from there"
 
 
 run_reconcile: Final = partial(Output.finish, lines=_reconciled, title="reconciling", reports=True, stays=_lifted)

@@ -148,8 +148,8 @@ def _ago(s: Overview, ms: int) -> str:
 
 def _epoch_and_m(s: Overview) -> Iterator[Line]:
     if s.external_log:
-        known = f"{s.cluster_epoch} when M was published" if s.cluster_epoch >= 0 else "not known yet"
-        yield Line("epoch", f"another system's: {known}")
+        newest = f"{s.cluster_epoch} when M was published" if s.cluster_epoch >= 0 else "not known yet"
+        yield Line("epoch", f"another system's: {newest}")
     else:
         topics, partitions, journals = (
             count(n, noun) for n, noun in ((s.topics, "topic"), (s.partitions, "partition"), (s.journals, "journal"))
@@ -202,9 +202,9 @@ def _held(s: Overview) -> list[str]:
 
 def _pin(s: Overview, p: PinCost) -> str:
     l0 = "L0 not known" if p.l0_bytes < 0 else f"{size(p.l0_bytes)} of L0"
-    held = f"{size(p.l1_bytes)} of dropped L1" if p.watermark is None else f"{l0} and {size(p.l1_bytes)} of dropped L1"
+    kept = f"{size(p.l1_bytes)} of dropped L1" if p.watermark is None else f"{l0} and {size(p.l1_bytes)} of dropped L1"
     why = f" ({p.why})" if p.why else ""
-    return f"{p.name}{why}, {_ago(s, p.created_ms)}, until {moment(p.expires_ms)}: holds {held}"
+    return f"{p.name}{why}, {_ago(s, p.created_ms)}, until {moment(p.expires_ms)}: holds {kept}"
 
 
 def _labelled(label: str, texts: Iterable[str], colour: str = "") -> list[Line]:

@@ -156,10 +156,10 @@ def alter(
     ):
         asked(out, cluster, "delete", f"{lost} with the next l0gc gc")
     if not yes and name is not None and schema is not None:
-        known = cluster.handles().controller.snapshot().topic(name).value_schema
-        after = evolved(known, columns_of(schema))
-        if loses(known, after):
-            asked(out, cluster, "change", f"the typed columns of topic {name}: {'; '.join(changes(known, after))}")
+        before = cluster.handles().controller.snapshot().topic(name).value_schema
+        after = evolved(before, columns_of(schema))
+        if loses(before, after):
+            asked(out, cluster, "change", f"the typed columns of topic {name}: {'; '.join(changes(before, after))}")
     if name is not None:
         alter_it = partial(cluster.topics.alter, name, value_schema=schema, revision=revision, **retention)
         out.finish(alter_it, lambda t: [f"topic {t.name}: {_line(t)}", *t.changes])

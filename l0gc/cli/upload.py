@@ -131,9 +131,9 @@ def _described(view: ProducerView) -> list[str]:
 
 
 def _journal(j: JournalView) -> list[str]:
-    known = f"epoch {j.epoch}, next sequence {j.next_sequence}, last landed {moment(j.last_landed_ms)}"
+    state = f"epoch {j.epoch}, next sequence {j.next_sequence}, last landed {moment(j.last_landed_ms)}"
     rest = [j.meaning, *_inputs(j.inputs)]
-    return [f"journal {j.journal:<4} {known}", *(f"{'':13}{line}" for line in rest)]
+    return [f"journal {j.journal:<4} {state}", *(f"{'':13}{line}" for line in rest)]
 
 
 def _inputs(inputs: Sequence[InputView]) -> list[str]:

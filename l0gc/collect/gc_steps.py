@@ -120,5 +120,5 @@ def is_left_out(step: str, failed: Collection[str]) -> bool:
 
 def worst(codes: Iterable[int]) -> int:
     """Return the exit code of a run whose steps ended with `codes`."""
-    known = set(codes) - {0}
-    return next((c for c in WORST if c in known), max(known, default=0))
+    failures = set(codes) - {0}
+    return next((c for c in WORST if c in failures), max(failures, default=0))

@@ -661,11 +661,13 @@ def _take_back(cluster: ClusterView, records: Records, segments: Sequence[str], 
     missing: set[str] = set()
     for key in segments:
         rows = read_segment(records, key)
-        known = [VersionedKey(r.key, r.version_id) for r in rows if r.status == DELETED and r.version_id not in _NO_ID]
-        sure = {m.key for m in known}
+        recorded_markers = [
+            VersionedKey(r.key, r.version_id) for r in rows if r.status == DELETED and r.version_id not in _NO_ID
+        ]
+        sure = {m.key for m in recorded_markers}
         unsure = [r.key for r in rows if r.status != LEFT and r.key not in sure]
         found_markers = cluster.parallel.map(lambda k: _markers_of(store, k, since_ms), unsure)
-        markers = [m for m in (*known, *(m for of_key in found_markers for m in of_key)) if m not in done]
+        markers = [m for m in (*recorded_markers, *(m for of_key in found_markers for m in of_key)) if m not in done]
         done |= {m for m in markers if m.key not in sure}
         # Whose marker's id is known is looked up only here; a marker that is gone would be removed once more, and counted.
         names = sorted(sure)
@@ -763,9 +765,9 @@ def old_run_records(store: ObjectStore, plan: DeletionPlan[Vacuum], keep: int = 
     An attempt of a step that this l0gc does not have expires at the same age.
     """
     before_ms = plan.started_ms - int(1000 * plan.options.keep_runs_s)
-    known = {attempt_key(step) for step in STEPS}
+    current = {attempt_key(step) for step in STEPS}
     for page in store.scan(ATTEMPTS):
-        yield _those(page, lambda key, modified_ms: key not in known and modified_ms < before_ms)
+        yield _those(page, lambda key, modified_ms: key not in current and modified_ms < before_ms)
     old: set[str] = set()
     for shadow in (False, True):
         newest_first = sorted(_counted(store, shadow=shadow)[0], reverse=True)

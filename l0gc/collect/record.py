@@ -356,8 +356,8 @@ def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = 
             return e
 
     answers = dict(zip(jobs, parallel.map(read, jobs), strict=True))
-    known = {job: a for job, a in answers.items() if isinstance(a, Attempt)}
-    return Attempts(known, {job: e for job, e in answers.items() if isinstance(e, StoreError)})
+    attempts = {job: a for job, a in answers.items() if isinstance(a, Attempt)}
+    return Attempts(attempts, {job: e for job, e in answers.items() if isinstance(e, StoreError)})
 
 
 def read_gc_note(store: ObjectStore) -> GcNote:

@@ -234,8 +234,8 @@ class _Sweeper:
         shard = queue.plan.layout.shard_text(self._at)
         total = expected if expected >= deleted else None
         of = f" of {count(expected, 'object')}" if total is not None else ""
-        held = f", held to {rate:,.0f}/s" if rate is not None else ""
-        text = f"{deleted:,}{of} deleted, {size(gone)}, shard {shard}{held}"
+        limit = f", held to {rate:,.0f}/s" if rate is not None else ""
+        text = f"{deleted:,}{of} deleted, {size(gone)}, shard {shard}{limit}"
         self._progress(
             text, done=deleted, total=total, deleted=deleted, bytes=gone, listed=listed, shard=shard, rate=rate
         )

@@ -315,10 +315,10 @@ def _refuse_if_taken(port: int) -> None:
 
 def _free_ports(count: int) -> list[int]:
     """Return different ports on which nobody listens now; all are held until the last one is found."""
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as listeners:
         ports = []
         for _ in range(count):
-            listener = held.enter_context(socket.socket())
+            listener = listeners.enter_context(socket.socket())
             listener.bind((HOST, 0))
             ports.append(int(listener.getsockname()[1]))
         return ports

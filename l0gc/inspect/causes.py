@@ -288,12 +288,12 @@ def _waiting(o: Overview) -> str:
     """Return a sentence that there is nothing to do, and when held objects become garbage if `l0gc gc` runs at each tick."""
     if not o.held_objects:
         return NOTHING
-    held = count(sum(o.held_objects.values()), "object")
+    objects = count(sum(o.held_objects.values()), "object")
     age_ms = o.as_of_ms - o.epoch_ms
     first, last = (free_in(n, age_ms, o.interval_ms) for n in (min(o.held_objects), max(o.held_objects)))
     becomes = "becomes" if sum(o.held_objects.values()) == 1 else "become"
     when = last if first == last else f"{last.replace('in', 'within', 1)}, the first {first}"
-    return f"{NOTHING} to do: {held} {becomes} garbage {when}, or now with {GC_BARRIER}"
+    return f"{NOTHING} to do: {objects} {becomes} garbage {when}, or now with {GC_BARRIER}"
 
 
 def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:

@@ -188,17 +188,17 @@ def _newest_scan(cluster: Handles, o: Overview) -> ScanSnapshot | None:
 def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
     """Return what a scan shows under the current M, given what was deleted since (pure)."""
     eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
-    held = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
+    held_rows = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
     objects, bytes_ = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)
     deleted = deleted_since(runs, scan.totals.taken_ms)
-    left_bytes, held_bytes = max(0, bytes_ - deleted.bytes), sum(r.bytes for r in held)
+    left_bytes, held_bytes = max(0, bytes_ - deleted.bytes), sum(r.bytes for r in held_rows)
     totals = msgspec.structs.replace(
         scan.totals,
         watermark=watermark,
         eligible_objects=objects,
         eligible_bytes=bytes_,
         oldest_eligible_ms=oldest_ms(eligible),
-        oldest_held_ms=oldest_ms(held),
+        oldest_held_ms=oldest_ms(held_rows),
     )
     return Garbage(
         **msgspec.structs.asdict(totals),
@@ -207,7 +207,7 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
         left_objects=max(0, objects - deleted.objects),
         left_bytes=left_bytes,
         dollars_month=round(dollars_month(left_bytes, price_gb_month), 6),
-        held_objects=sum(r.objects for r in held),
+        held_objects=sum(r.objects for r in held_rows),
         held_bytes=held_bytes,
         held_dollars_month=round(dollars_month(held_bytes, price_gb_month), 6),
     )
@@ -421,10 +421,10 @@ def check_holders(
     return written, "", ""
 
 
-def _named(journals: Journals, text: str, known: Collection[str]) -> Iterator[tuple[Holder, Extent]]:
+def _named(journals: Journals, text: str, excluded: Collection[str]) -> Iterator[tuple[Holder, Extent]]:
     """Yield the L0 objects in the words of a failed run that a partition needs, whatever holds M at present."""
     layout = KeyLayout(journals.snapshot.key_template, journals.snapshot.shards)
-    keys = {word for w in text.split() if layout.parse(word := w.strip(",;:'")) is not None} - {*known}
+    keys = {word for w in text.split() if layout.parse(word := w.strip(",;:'")) is not None} - {*excluded}
     for key in sorted(keys):
         for _, topic, unreconciled in journals.naming(key)[:1]:
             holder = journals.holder(topic, int(unreconciled.extents[0]["partition"]))

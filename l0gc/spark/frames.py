@@ -74,9 +74,9 @@ class ExternalFrames(SnapshotLimits):
 
         rows = []
         for name, frame, needed in self._frames():
-            known = frame.select([c for c in frame.columns if c in TYPES])
+            selected = frame.select([c for c in frame.columns if c in TYPES])
             work = partial(_checked, name, needed, reports=needed is REPORTS)
-            rows.append(known.mapInArrow(work, f"{_SCHEMA}, {_IS_REPORT} boolean"))
+            rows.append(selected.mapInArrow(work, f"{_SCHEMA}, {_IS_REPORT} boolean"))
         tasks = cores_of(self.session.sparkContext)
         together = rows[0].unionByName(rows[1]).repartition(tasks, *PARTITIONS)
         with raising_causes():

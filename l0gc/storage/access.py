@@ -123,8 +123,8 @@ class Access:
         """Return the endpoint that was given or that botocore found; None if it is AWS's own."""
         if self._config.endpoint_url:
             return self._config.endpoint_url
-        known = self.client.meta.endpoint_url
-        return None if _OF_AWS.fullmatch(known) else known
+        url = self.client.meta.endpoint_url
+        return None if _OF_AWS.fullmatch(url) else url
 
     def settled(self) -> StoreConfig:
         """Return what another machine needs to send its requests to the same place, without secrets or

@@ -300,14 +300,14 @@ class Parallel(AbstractContextManager["Parallel"]):
             yield from map(work, items)
             return
         waiting: deque[tuple[Future[B], int]] = deque()
-        here, held, ahead = InlineExecutor(), 0, _AHEAD
+        here, weight_ahead, ahead = InlineExecutor(), 0, _AHEAD
         try:
             for item in items:
                 weight = weigh(item)
                 waiting.append(((pool if weight else here).submit(work, item), weight))
-                held += weight
-                while len(waiting) > ahead or held >= limit:
-                    held -= waiting[0][1]
+                weight_ahead += weight
+                while len(waiting) > ahead or weight_ahead >= limit:
+                    weight_ahead -= waiting[0][1]
                     ahead = min(ahead + 1, _MOST_AHEAD)
                     yield waiting.popleft()[0].result()
             while waiting:

@@ -140,8 +140,8 @@ def _conditional_create(store: ObjectStore, key: str, rest: Callable[[], None]) 
 def _conditional_replace(store: ObjectStore, key: str, rest: Callable[[], None]) -> None:
     etag = store.get(key).etag
     refused: L0gcError | None = None
-    known = store.quotes_etags
-    for quoted in (known, not known):
+    quotes = store.quotes_etags
+    for quoted in (quotes, not quotes):
         store.quotes_etags = quoted
         rest()
         try:
@@ -150,7 +150,7 @@ def _conditional_replace(store: ObjectStore, key: str, rest: Callable[[], None])
         except (PreconditionFailedError, StoreUnfitError) as e:
             refused = e
     else:
-        store.quotes_etags = known
+        store.quotes_etags = quotes
         raise StoreUnfitError(
             "the store refuses conditional replaces (PutObject with If-Match) that should succeed, with the ETag in quotes "
             f"and without: {refused}"

@@ -241,9 +241,9 @@ class Replica(Generic[S]):
                 return False
             if not place.id or place.offset < 0:
                 return True
-            known = self._ids.get(place.offset)
-            if known is not None:
-                return known == place.id
+            entry_id = self._ids.get(place.offset)
+            if entry_id is not None:
+                return entry_id == place.id
             entry = if_there(self.log.get, place.offset)
             return entry is None or entry.id == place.id or self.log.is_re_created(place.offset)
 

@@ -74,11 +74,11 @@ def delete_records(
         assert before_time_ms is not None
         wanted = np.concatenate([v.at_time(before_time_ms, unreadable) for v in views])
 
-    def of_journal(t: Topic, known: TopicState) -> tuple[Rows, Rows]:
-        at, there = places(partitions, known.partitions)
+    def of_journal(t: Topic, state: TopicState) -> tuple[Rows, Rows]:
+        at, there = places(partitions, state.partitions)
         further = np.flatnonzero(there)
-        further = further[wanted[at[further]] > known.log_start[further]]
-        return known.partitions[further], wanted[at[further]]
+        further = further[wanted[at[further]] > state.log_start[further]]
+        return state.partitions[further], wanted[at[further]]
 
     left_out = [
         f"partition {target.id(p)}: {e}; its records stay until that object is restored from a version or a backup, or they "

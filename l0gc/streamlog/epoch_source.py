@@ -133,9 +133,9 @@ def journal_totals(cluster: Handles) -> JournalTotals:
         runs = state.topics_of(journal)
         handle = cluster.journal(journal)
         with handle.replica.lock:
-            known = handle.head
-            summary = summary_of(journal, runs, known, handle.replica.end)
-            landed += [(t.revision, known.topic(t.revision).landed) for t, _ in runs]
+            head = handle.head
+            summary = summary_of(journal, runs, head, handle.replica.end)
+            landed += [(t.revision, head.topic(t.revision).landed) for t, _ in runs]
         if summary.gc_epoch is not None:
             epochs.append(summary.gc_epoch)
     epochs += [p.watermark for p in state.pins.values() if p.in_effect and not p.level_one]

@@ -97,8 +97,8 @@ class JournalGarbage:
     def _check(self, journal: int, state: JournalState) -> None:
         """Refuse what an intact controller log would contain (hazard 10)."""
         self._cluster.journal(journal).check_not_ahead(max(state.max_applied_epoch, state.l1_fence))
-        held = ((t.revision, t.topic_id) for t in state.topics.values())
-        if unknown := unknown_topic(self._state, f"journal {journal}", held):
+        ids = ((t.revision, t.topic_id) for t in state.topics.values())
+        if unknown := unknown_topic(self._state, f"journal {journal}", ids):
             raise EpochRegressionError(f"{unknown}: {_FORGOTTEN}")
 
     def units(self) -> list[int]:
@@ -268,10 +268,10 @@ def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
     What was dropped by then is not kept by a pin (hazard 36). A pin that this vacuum has not seen is newer than the epoch
     of its snapshot, which is above `epoch`.
     """
-    known = distinct(topics)
-    pinned = [cluster.pinned_from(revision) for revision in known.tolist()]
+    revisions = distinct(topics)
+    pinned = [cluster.pinned_from(revision) for revision in revisions.tolist()]
     limits = np.array([epoch if p is None else min(epoch, p - 1) for p in pinned], np.int64)
-    return limits[np.searchsorted(known, topics)]
+    return limits[np.searchsorted(revisions, topics)]
 
 
 def _as_it_stands(handle: JournalHandle, *, whole: bool) -> JournalState:

@@ -165,10 +165,10 @@ class OffsetReader:
             RecordsLostError: records were given up.
         """
         while (self._next < self._ends).any():
-            known, before = self._known(), self._next.copy()
+            state, before = self._known(), self._next.copy()
             try:
-                yield from self._from_l1(known)
-                yield from self._from_blocks(known)
+                yield from self._from_l1(state)
+                yield from self._from_blocks(state)
             except _GoneError as gone:
                 self._check_not_lost(gone)
                 self._journal.catch_up()
@@ -180,14 +180,14 @@ class OffsetReader:
 
     def _known(self) -> TopicState:
         """Return the journal's present state; skip records of the ranges that were deleted, if the caller accepts that."""
-        known = topic_copy(self._journal, self._topic)
-        log_starts = known.values(known.log_start, self._partitions, 0)
+        state = topic_copy(self._journal, self._topic)
+        log_starts = state.values(state.log_start, self._partitions, 0)
         lost = (self._next < log_starts) & (self._next < self._ends)
         for at in np.flatnonzero(lost).tolist():
             place = (int(column[at]) for column in (self._partitions, self._next, self._ends, log_starts))
             self._on_deleted(*place, begun=bool(self._next[at] > self._starts[at]))
         self._next = np.where(lost, np.minimum(log_starts, self._ends), self._next)
-        return known
+        return state
 
     def _check_not_lost(self, gone: _GoneError) -> None:
         """Raise an error if an object is missing for the second time, though the journal was read in between: it is lost."""
@@ -232,7 +232,7 @@ class OffsetReader:
 
     # -- L1 ------------------------------------------------------------------------------------------------------------
 
-    def _from_l1(self, known: TopicState) -> Iterator[Piece]:
+    def _from_l1(self, state: TopicState) -> Iterator[Piece]:
         store = self._cluster.store
 
         def needless(wanted: tuple[int, parquet.WantedFile]) -> bool:
@@ -244,7 +244,7 @@ class OffsetReader:
                 return at, parquet.OpenL1File(w, None, None) if needless(wanted) else parquet.open_l1(store, w)
 
         def parts() -> Iterator[tuple[int, parquet.OpenL1File, parquet.L1Chunk | None]]:
-            for at, o in self._parallel.fetch_ahead(opened, self._files(known), lambda wanted: not needless(wanted)):
+            for at, o in self._parallel.fetch_ahead(opened, self._files(state), lambda wanted: not needless(wanted)):
                 groups = parquet.wanted_groups(o)
                 self.counters.l1_objects += o.metadata is not None
                 self.counters.row_groups += len(groups)
@@ -324,15 +324,15 @@ class OffsetReader:
             offsets = columns.numbers(np.arange(first, last))
             yield self._piece(int(self._partitions[at]), pa.record_batch([offsets], names=self._schema.names))
 
-    def _files(self, known: TopicState) -> Iterator[tuple[int, parquet.WantedFile]]:
+    def _files(self, state: TopicState) -> Iterator[tuple[int, parquet.WantedFile]]:
         """Yield the requested L1 objects and holes, partition by partition in order of offset, up to the first row of a
         shared object.
         """
-        reconciled = known.values(known.reconciled, self._partitions, -1)
+        reconciled = state.values(state.reconciled, self._partitions, -1)
         for at in np.flatnonzero((self._next < self._ends) & (self._next <= reconciled)).tolist():
             start, end = int(self._next[at]), int(self._ends[at])
             p, following = self._topic.id(int(self._partitions[at])), start
-            for f in known.files(p.partition, start):
+            for f in state.files(p.partition, start):
                 if f.base_offset >= end or f.base_offset > following:
                     break
                 following = f.last_offset + 1
@@ -340,9 +340,9 @@ class OffsetReader:
 
     # -- shared L1 objects, and L0 -------------------------------------------------------------------------------------
 
-    def _from_blocks(self, known: TopicState) -> Iterator[Piece]:
+    def _from_blocks(self, state: TopicState) -> Iterator[Piece]:
         fetched = self._parallel.fetch_ahead(
-            self._fetched, self._with_blocks(known), lambda o: 0 if self._only_offsets else o.bytes
+            self._fetched, self._with_blocks(state), lambda o: 0 if self._only_offsets else o.bytes
         )
         for wanted, fetched_bytes, batch in self._parallel.compute_ahead(self._decoded, fetched):
             self.counters.l0_objects += not self._only_offsets and wanted.time_ms != STAMPED
@@ -357,10 +357,10 @@ class OffsetReader:
             self._next[at] = wanted.extents["base"] + wanted.extents["records"]
             yield piece
 
-    def _with_blocks(self, known: TopicState) -> Iterator[UnreconciledObject]:
+    def _with_blocks(self, state: TopicState) -> Iterator[UnreconciledObject]:
         """Yield the requested shared L1 objects and L0 objects, each with the extents that follow what is read before."""
         # Later objects are looked up before earlier ones are read.
-        objects = [*known.shared_objects(self._topic.name, self._journal.journal), *known.objects]
+        objects = [*state.shared_objects(self._topic.name, self._journal.journal), *state.objects]
         following = self._next.copy()
         for o in objects_within(objects, self._partitions, following.copy(), self._ends):
             at = self._rows_of(o)

@@ -80,9 +80,9 @@ class PinView(Outcome):
 
     @classmethod
     def of(cls, p: Pin) -> PinView:
-        held = p.watermark if p.in_effect and not p.level_one else None
+        watermark = p.watermark if p.in_effect and not p.level_one else None
         topic = None if p.topic == ALL_TOPICS else p.topic
-        return cls(p.name, p.revision, held, p.level_one, topic, p.in_effect, p.created_ms, p.end_ms, p.why)
+        return cls(p.name, p.revision, watermark, p.level_one, topic, p.in_effect, p.created_ms, p.end_ms, p.why)
 
     @property
     def expires(self) -> str:
@@ -185,8 +185,8 @@ def while_pinned(cluster: Handles, pin: Pin, remedy: str) -> Iterator[None]:
     try:
         yield
     except L0gcError as e:
-        known = cluster.controller.snapshot().pins.get(pin.name)
-        if isinstance(e, UsageError) or (known is not None and known.revision == pin.revision):
+        current = cluster.controller.snapshot().pins.get(pin.name)
+        if isinstance(e, UsageError) or (current is not None and current.revision == pin.revision):
             raise
         raise NotFoundError(f"pin {pin.name!r}, as of which records are read, has ended: {remedy}") from e
 
@@ -202,8 +202,8 @@ def _take_effect(cluster: Handles, pin: Pin) -> Pin:
         if unit.error:
             raise StoreError(f"pin {pin.name!r} was not created: {unit.unit} cannot be read: {unit.error}")
     ends = [(j, unit.end[1]) for j, unit in zip(used, units, strict=True) if unit.end is not None]
-    held = NO_WATERMARK if pin.level_one else compute(state.epoch, units).watermark
-    return cluster.controller.pin_took_effect(pin, held, ends)
+    watermark = NO_WATERMARK if pin.level_one else compute(state.epoch, units).watermark
+    return cluster.controller.pin_took_effect(pin, watermark, ends)
 
 
 def reach(cluster: Handles, journals: Sequence[int], epoch: int) -> None:

@@ -102,8 +102,8 @@ class ProducerList(Outcome):
 
 def list_producers(cluster: Handles) -> ProducerList:
     """Return every producer that the controller has on record."""
-    known = sorted(cluster.controller.snapshot().producers.items())
-    return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in known])
+    producers = sorted(cluster.controller.snapshot().producers.items())
+    return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in producers])
 
 
 def describe_producer(cluster: Handles, name: str) -> ProducerView:
@@ -168,25 +168,25 @@ def run_ahead(cluster: Handles, name: str, run: Producer, journals: Sequence[Jou
     Raises:
         EpochRegressionError: the log is too short to ever have given what a journal has seen; nothing was bumped.
     """
-    known = [j.head.producers.get(run.producer_id) for j in journals]
-    ahead = [k.epoch for k in known if k is not None and is_ahead(k, run.epoch, run.run)]
+    states = [j.head.producers.get(run.producer_id) for j in journals]
+    ahead = [k.epoch for k in states if k is not None and is_ahead(k, run.epoch, run.run)]
     if not ahead or cluster.controller.snapshot().producers.get(name) != run:
         return run
     return cluster.controller.init_producer(name, above=max(ahead))
 
 
-def _view(journal: int, known: ProducerState, run: Producer) -> JournalView:
-    inputs = [InputView(i, progress.landed, progress.time_ms) for i, progress in known.inputs.items()]
-    takes, meaning = _verdict(known, run)
-    return JournalView(journal, known.epoch, known.next_sequence, known.time_ms, inputs[::-1], takes, meaning)
+def _view(journal: int, state: ProducerState, run: Producer) -> JournalView:
+    inputs = [InputView(i, progress.landed, progress.time_ms) for i, progress in state.inputs.items()]
+    takes, meaning = _verdict(state, run)
+    return JournalView(journal, state.epoch, state.next_sequence, state.time_ms, inputs[::-1], takes, meaning)
 
 
-def _verdict(known: ProducerState, run: Producer) -> tuple[bool, str]:
+def _verdict(state: ProducerState, run: Producer) -> tuple[bool, str]:
     """Return whether the journal takes the newest run's next object, and what that means."""
-    if known.epoch < run.epoch:
-        return True, f"open: the newest run begins at sequence 0, and fences epoch {known.epoch}"
-    if known.epoch > run.epoch:
+    if state.epoch < run.epoch:
+        return True, f"open: the newest run begins at sequence 0, and fences epoch {state.epoch}"
+    if state.epoch > run.epoch:
         return False, f"refuses epoch {run.epoch}, which is older; another upload bumps it"
-    if known.run != run.run:
+    if state.run != run.run:
         return False, f"refuses the newest run: another one had epoch {run.epoch}, too; another upload bumps it"
-    return True, f"open: the newest run goes on at sequence {known.next_sequence}"
+    return True, f"open: the newest run goes on at sequence {state.next_sequence}"

@@ -73,10 +73,10 @@ def objects_within(
             yield replace(o, extents=cut)
 
 
-def l0_bytes(known: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
+def l0_bytes(state: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
     """Return about how many bytes of L0 the records of each partition take; see `objects_within`."""
     totals = np.zeros(len(partitions))
-    for o in objects_within(known.objects, partitions, starts, ends):
+    for o in objects_within(state.objects, partitions, starts, ends):
         extents = o.extents
         records = np.ones(len(o.blocks))
         np.maximum.at(records, o.extents["block"], o.extents["row"].astype(np.int64) + o.extents["records"])
@@ -98,11 +98,11 @@ class TopicView:
     def __init__(self, cluster: Handles, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
         self._cluster, self.topic, self.run = cluster, topic, run
         handle.catch_up()
-        self._known = known = topic_copy(handle, topic)
+        self._known = state = topic_copy(handle, topic)
         self.partitions = np.arange(run.first, run.first + run.count)
-        self.next = known.values(known.next_offsets, self.partitions, 0)
-        self.log_start = known.values(known.log_start, self.partitions, 0)
-        self.reconciled = known.values(known.reconciled, self.partitions, -1)
+        self.next = state.values(state.next_offsets, self.partitions, 0)
+        self.log_start = state.values(state.log_start, self.partitions, 0)
+        self.reconciled = state.values(state.reconciled, self.partitions, -1)
 
     def listed(self) -> Rows:
         """Return what the partitions list in L1, as rows of `L1_ROW` by partition and offset; see `TopicState.all_rows`."""

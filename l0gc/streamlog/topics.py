@@ -276,9 +276,9 @@ def describe_topic(
     )
 
 
-def _offsets(known: TopicState, rows: Rows, journal: int, partition: int) -> PartitionOffsets:
+def _offsets(state: TopicState, rows: Rows, journal: int, partition: int) -> PartitionOffsets:
     first, end = rows["partition"].searchsorted([partition, partition + 1]).tolist()
-    view, l1 = known.view(partition), rows[first:end]
+    view, l1 = state.view(partition), rows[first:end]
     return PartitionOffsets(
         partition,
         journal,

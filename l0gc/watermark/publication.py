@@ -239,8 +239,8 @@ def watermark_at(published: PublishedWatermark | None, time_ms: int) -> int:
     """
     if published is None:
         return NO_WATERMARK
-    known = [*published.history, (published.watermark, published.published_at_ms)]
-    return max((m for m, at_ms in known if at_ms <= time_ms), default=NO_WATERMARK)
+    publications = [*published.history, (published.watermark, published.published_at_ms)]
+    return max((m for m, at_ms in publications if at_ms <= time_ms), default=NO_WATERMARK)
 
 
 def remembered(current: PublishedWatermark, now_ms: int) -> list[tuple[int, int]]:

@@ -37,22 +37,24 @@ def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
         UsageError: it cannot be read.
     """
     with _readable():
-        known: dict[str, Any] | None = config.Config().get_catalog_config(name)
-    if known is None:
+        configured: dict[str, Any] | None = config.Config().get_catalog_config(name)
+    if configured is None:
         raise NotFoundError(
             f"PyIceberg has no catalog {name!r}; name it in .pyiceberg.yaml, or set "
             f"PYICEBERG_CATALOG__{name.upper()}__URI"
         )
-    keep_secrets(known)
+    keep_secrets(configured)
     encryption = _encryption(store)
-    if "s3.endpoint" in known:
-        return encryption | known
+    if "s3.endpoint" in configured:
+        return encryption | configured
     own = _access(store)
     if any(
-        is_secret(key) or key.rpartition(".")[2] in _IDENTITIES for key in known if key.startswith(("s3.", "client."))
+        is_secret(key) or key.rpartition(".")[2] in _IDENTITIES
+        for key in configured
+        if key.startswith(("s3.", "client."))
     ):
         own = {key: value for key, value in own.items() if not is_secret(key)}
-    return own | encryption | known
+    return own | encryption | configured
 
 
 def _encryption(store: ObjectStore) -> dict[str, str]:

@@ -215,8 +215,8 @@ def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
         rows: of `L1_ROW`, without holes.
     """
     order = np.argsort(rows["epoch"], kind="stable")
-    held = np.zeros(len(rows), np.bool_)
-    held[order[: note.files]] = True
-    if note.files > len(rows) or name_sum(rows[held]) != note.names:
+    was_held = np.zeros(len(rows), np.bool_)
+    was_held[order[: note.files]] = True
+    if note.files > len(rows) or name_sum(rows[was_held]) != note.names:
         return None
-    return held
+    return was_held

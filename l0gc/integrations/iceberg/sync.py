@@ -77,9 +77,9 @@ def create_table(cluster: Handles, wanted: TopicTable) -> None:
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
-    known = state.tables.get(wanted.topic)
-    if known is not None and replace(known, location="") == wanted:
-        wanted = known
+    existing = state.tables.get(wanted.topic)
+    if existing is not None and replace(existing, location="") == wanted:
+        wanted = existing
     if (entry := decide_create_table(state, wanted)) is not None:
         entry.check(state)  # or a table without a topic would stay in the catalog
     there = create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id, cluster.store.url)
@@ -232,8 +232,8 @@ class _Sync:
         if due:
             said = plan.SnapshotNote(self._state.cluster_id, url, topic.revision, ends, self._now_ms, pin, files, names)
             manifests = manifests_of(there, self._head)
-            held, gone, read = self._compared(manifests, rows[objects])
-            new = objects[~held]
+            was_held, gone, read = self._compared(manifests, rows[objects])
+            new = objects[~was_held]
             new = new[np.argsort(rows["epoch"][new], kind="stable")]
             added = data_files(rows, new, path, there.spec().spec_id, self._statistics(topic, rows[new]))
             result.added, result.removed = len(added), len(gone)
@@ -270,23 +270,23 @@ class _Sync:
         """
         if self._note is None:
             return np.zeros(len(rows), np.bool_), set(), {}
-        held = plan.held_before(self._note, rows)
-        if held is not None:
-            return held, set(), {}
+        was_held = plan.held_before(self._note, rows)
+        if was_held is not None:
+            return was_held, set(), {}
         gone: dict[bytes, str] = {}
         read: dict[str, Entries] = {}
-        known, unread = set[bytes](), ends_first(manifests)
+        table_names, unread = set[bytes](), ends_first(manifests)
         wanted = dict.fromkeys(rows["name"].tolist())
-        while held is None and (some := next(unread, [])):
+        while was_held is None and (some := next(unread, [])):
             for m, entries in zip(some, entries_of(self._there, some), strict=True):
                 read[m.manifest_path] = entries
                 names = {name_in(path, self._cluster.store.url, self._table.table): path for path in entries}
-                known |= names.keys()
+                table_names |= names.keys()
                 gone |= {name: path for name, path in names.items() if name not in wanted}
-            held = plan.held_before(plan.note_without(self._note, gone), rows)
-        if held is None:  # several syncs in one epoch
-            held = np.fromiter((name in known for name in wanted), np.bool_, len(rows))
-        return held, set(gone.values()), read
+            was_held = plan.held_before(plan.note_without(self._note, gone), rows)
+        if was_held is None:  # several syncs in one epoch
+            was_held = np.fromiter((name in table_names for name in wanted), np.bool_, len(rows))
+        return was_held, set(gone.values()), read
 
     def _current(self) -> int:
         current = self._there.current_snapshot()
@@ -344,6 +344,6 @@ def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, Place]]:
         handle = cluster.journal(run.journal)
         handle.catch_up()
         with handle.replica.lock:
-            known, ends[run.journal] = topic_copy(handle, topic), handle.replica.end
-        parts.append(known.l1_before_shared())
+            state, ends[run.journal] = topic_copy(handle, topic), handle.replica.end
+        parts.append(state.l1_before_shared())
     return in_order(np.concatenate(parts)), ends

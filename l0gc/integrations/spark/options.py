@@ -179,9 +179,9 @@ class _Options:
         UsageError: an option is not supported.
     """
 
-    def __init__(self, given: Mapping[str, str], known: Collection[str]) -> None:
+    def __init__(self, given: Mapping[str, str], names: Collection[str]) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
-        by_lower = {name.lower(): name for name in known}
+        by_lower = {name.lower(): name for name in names}
         for name in sorted(self._given.keys() - by_lower.keys() - _SPARKS - _WITHOUT_EFFECT):
             if name in _INSTEAD or name.startswith(_KAFKAS):
                 raise UsageError(f"option {name} is not supported: {_INSTEAD.get(name, _KAFKA_CLIENT)}")

@@ -290,7 +290,7 @@ def split(
 
 
 def _slices(part: Part, target: float) -> Iterator[Slice]:
-    held: list[tuple[int, int, int]] = []
+    slice_parts: list[tuple[int, int, int]] = []
     size = 0.0
     first, journal = part.run.first, part.run.journal
 
@@ -300,18 +300,18 @@ def _slices(part: Part, target: float) -> Iterator[Slice]:
     for at in np.flatnonzero(part.starts < part.ends).tolist():
         start, end, weight = int(part.starts[at]), int(part.ends[at]), max(float(part.bytes[at]), 1.0)
         pieces = min(round(weight / target), end - start)
-        if held and (size + weight > target * _ROOM or pieces > 1):
-            yield slice_of(held)
-            held, size = [], 0.0
+        if slice_parts and (size + weight > target * _ROOM or pieces > 1):
+            yield slice_of(slice_parts)
+            slice_parts, size = [], 0.0
         if pieces <= 1:
-            held.append((first + at, start, end - 1))
+            slice_parts.append((first + at, start, end - 1))
             size += weight
             continue
         ends = _cut(start, end, weight, part.cuts.get(at, []), pieces)
         for base, last in zip([start, *ends], [*ends, end], strict=False):
             yield slice_of([(first + at, base, last - 1)])
-    if held:
-        yield slice_of(held)
+    if slice_parts:
+        yield slice_of(slice_parts)
 
 
 def _cut(start: int, end: int, weight: float, cuts: Sequence[tuple[int, float]], pieces: int) -> list[int]:

@@ -295,9 +295,9 @@ class _BatchAppender(Appender):
         if is_there():
             return None
         producer = self._producer(journal)
-        known = journal.head.producers.get(producer.producer_id)
-        same = known is not None and (known.epoch, known.run) == (producer.epoch, producer.run)
-        first = known.next_sequence if known is not None and same else 0
+        state = journal.head.producers.get(producer.producer_id)
+        same = state is not None and (state.epoch, state.run) == (producer.epoch, producer.run)
+        first = state.next_sequence if state is not None and same else 0
         begin = batch.number << PLACES
         ends = [begin + n for n in range(1, len(objects))] + [(batch.number + 1) << PLACES]
         starts = [landed_of(journal.head.producers, producer.producer_id, input_id), *ends]
@@ -318,10 +318,10 @@ class _BatchAppender(Appender):
         """Return the producer's run, which a driver continues. It begins anew if it is missing or old, or if the
         journal, as of its last replay, refuses it."""
         name, controller = self._batch.producer, self._cluster.controller
-        known = controller.snapshot().producers.get(name)
-        if known is None or is_due(self._cluster, known):
-            known = controller.init_producer(name)
-        return run_ahead(self._cluster, name, known, [journal])
+        state = controller.snapshot().producers.get(name)
+        if state is None or is_due(self._cluster, state):
+            state = controller.init_producer(name)
+        return run_ahead(self._cluster, name, state, [journal])
 
 
 def _this_task() -> tuple[int, str, int | None]:

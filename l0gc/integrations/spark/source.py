@@ -84,14 +84,14 @@ class L0gcDataSource(DataSource):
             return SCHEMA
         options = read_options(self.options, streaming=None)
         wanted = columns_wanted(self.options) or (_ALL if options.include_headers else SCHEMA).names
-        known = _columns(options, wanted)
-        wanted = known.names if wanted == [EVERY] else wanted
+        available = _columns(options, wanted)
+        wanted = available.names if wanted == [EVERY] else wanted
         if CORES in os.environ:  # a process of Spark's, which it asks again
             leave_out_of_collections()
-        if not {*wanted} <= {*known.names}:
-            names = ", ".join(known.names)
+        if not {*wanted} <= {*available.names}:
+            names = ", ".join(available.names)
             raise UsageError(f"option columns is {','.join(wanted)!r}: name some of {names}, with commas between")
-        return StructType([known[name] for name in wanted])
+        return StructType([available[name] for name in wanted])
 
     def reader(self, schema: StructType) -> BatchReader:
         from l0gc.integrations.spark.readers import BatchReader
@@ -156,9 +156,9 @@ def _columns(options: ReadOptions, wanted: Sequence[str]) -> StructType:
 def _checked(schema: StructType, options: ReadOptions) -> StructType:
     """Return a schema that a user gave, if it has some of the source's columns."""
     columns = _columns(options, schema.names)
-    known = {f.name: f.dataType for f in columns.fields}
+    types = {f.name: f.dataType for f in columns.fields}
     for f in schema.fields:
-        if known.get(f.name) != f.dataType:
+        if types.get(f.name) != f.dataType:
             raise UsageError(
                 f"a topic has no column {f.name} of type {f.dataType.simpleString()}: {columns.simpleString()}"
             )

@@ -101,8 +101,8 @@ class Stager:
         """
         staged: list[WrittenObject] = []
         waiting: deque[Future[WrittenObject]] = deque()
-        for held in self._full(batches):
-            waiting.append(self._pool.submit(self._write, held))
+        for topic_rows in self._full(batches):
+            waiting.append(self._pool.submit(self._write, topic_rows))
             if len(waiting) > _PACKED_AHEAD:
                 staged.append(waiting.popleft().result())
         return staged + [w.result() for w in waiting]
@@ -150,12 +150,12 @@ class Stager:
         ends = np.cumsum(sizes + RECORD_OVERHEAD)
         first, before = 0, 0
         while first < rows.num_rows:
-            held = self._held.setdefault(topic.name, _HeldRows(topic))
-            end = min(int(np.searchsorted(ends, before + self._object_bytes - held.size)) + 1, rows.num_rows)
-            held.rows.append(rows.slice(first, end - first))
-            held.size += int(ends[end - 1]) - before
+            topic_rows = self._held.setdefault(topic.name, _HeldRows(topic))
+            end = min(int(np.searchsorted(ends, before + self._object_bytes - topic_rows.size)) + 1, rows.num_rows)
+            topic_rows.rows.append(rows.slice(first, end - first))
+            topic_rows.size += int(ends[end - 1]) - before
             first, before = end, int(ends[end - 1])
-            if held.size >= self._object_bytes:
+            if topic_rows.size >= self._object_bytes:
                 yield self._held.pop(topic.name)
 
     # -- partitions ---------------------------------------------------------------------------------------------------
@@ -197,8 +197,8 @@ class Stager:
 
     # -- objects ------------------------------------------------------------------------------------------------------
 
-    def _write(self, held: _HeldRows) -> WrittenObject:
-        topic, rows = held.topic, pa.concat_batches(held.rows)
+    def _write(self, topic_rows: _HeldRows) -> WrittenObject:
+        topic, rows = topic_rows.topic, pa.concat_batches(topic_rows.rows)
         order = np.argsort(_numbers(rows, "partition"), kind="stable")
         rows = rows.take(columns.numbers(order))
         partitions = _numbers(rows, "partition")

@@ -244,17 +244,17 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
 
         A known name may get a new id, too: the writer of the entry may have had a shorter `NAME_EXPIRY_MS`.
         """
-        known = state.producers.get(self.name)
-        if known is not None and self.producer_id == known.producer_id:
+        producer = state.producers.get(self.name)
+        if producer is not None and self.producer_id == producer.producer_id:
             if self.last_epoch == -1:  # it may go above what a journal has seen, which the log has forgotten
-                return known.epoch < self.epoch <= state.epoch + 1 and self.run != known.run
-            return self.epoch == known.epoch + 1 and self.last_epoch == known.epoch and self.run != known.run
+                return producer.epoch < self.epoch <= state.epoch + 1 and self.run != producer.run
+            return self.epoch == producer.epoch + 1 and self.last_epoch == producer.epoch and self.run != producer.run
         taken = any(p.producer_id == self.producer_id for p in state.producers.values())
         return not taken and (self.epoch, self.last_epoch) == (0, -1)
 
     def take(self, state: ControllerState, at: LogPlace) -> None:
-        known = state.producers.pop(self.name, None)  # so that it is the last one again
-        last_run = known.run if known is not None and self.last_epoch >= 0 else ""
+        producer = state.producers.pop(self.name, None)  # so that it is the last one again
+        last_run = producer.run if producer is not None and self.last_epoch >= 0 else ""
         state.producers[self.name] = Producer(
             self.producer_id, self.epoch, self.last_epoch, at.now_ms, self.run, last_run
         )
@@ -517,15 +517,15 @@ def check_retention(ms: int | None, size: int | None) -> None:
             raise UsageError(f"{name} cannot be {value}: give a number from 0 to {MAX_RETENTION}, or -1 for unlimited")
 
 
-def check_next_schema(known: ValueSchema | None, wanted: ValueSchema | None) -> None:
+def check_next_schema(current: ValueSchema | None, wanted: ValueSchema | None) -> None:
     """Raise `UsageError` unless a topic's value schema may be followed by the other one, with its number and ids."""
-    if wanted is None or wanted == known:
+    if wanted is None or wanted == current:
         return
     ids = {c.id for c in each_column(wanted.columns)} - {
-        c.id for c in each_column(() if known is None else known.columns)
+        c.id for c in each_column(() if current is None else current.columns)
     }
     before = Numbers(wanted.number - 1, min(ids, default=VALUE_ERROR_ID + 1) - 1)
-    if evolved(known, wanted.columns, before) != wanted:
+    if evolved(current, wanted.columns, before) != wanted:
         raise UsageError(f"value schema {wanted.number} does not follow the one that the topic has")
 
 

@@ -282,8 +282,8 @@ class Controller:
         wanted = set(revisions)
 
         def decide(state: ControllerState) -> entries.ForgetTopics | None:
-            known = sorted(wanted & {d.topic.revision for d in state.deleted})
-            return entries.ForgetTopics(known) if known else None
+            deleted = sorted(wanted & {d.topic.revision for d in state.deleted})
+            return entries.ForgetTopics(deleted) if deleted else None
 
         return self._propose(decide)
 
@@ -344,8 +344,8 @@ class Controller:
 
     def drop_table(self, table: TopicTable) -> None:
         """End a topic's table, if it is this one."""
-        known = entries.DropTable(table.topic, table.revision)
-        self._propose(lambda s: known if s.tables.get(table.topic) == table else None)
+        entry = entries.DropTable(table.topic, table.revision)
+        self._propose(lambda s: entry if s.tables.get(table.topic) == table else None)
 
     def advance(self, expected: int | None = None, caller: str = "") -> int:
         """Advance the epoch and return it. See `decide_advance`."""

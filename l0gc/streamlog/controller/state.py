@@ -397,14 +397,14 @@ class ControllerState(msgspec.Struct, array_like=True):
 
     def place(self, journals: int) -> tuple[int, ...]:
         """Return the `journals` journals that have the fewest partitions; among equals, the lowest numbers."""
-        held: Counter[int] = Counter()
+        partitions_of: Counter[int] = Counter()
         for topic in self.topics.values():
             if len(topic.journals) == 1:  # most topics; a replay asks this for each topic that was created
-                held[topic.journals[0]] += topic.partitions
+                partitions_of[topic.journals[0]] += topic.partitions
                 continue
             for run in topic.runs():
-                held[run.journal] += run.count
-        return tuple(heapq.nsmallest(journals, range(self.journals), key=lambda j: (held[j], j)))
+                partitions_of[run.journal] += run.count
+        return tuple(heapq.nsmallest(journals, range(self.journals), key=lambda j: (partitions_of[j], j)))
 
 
 def by_journal(topics: Iterable[Topic]) -> dict[int, list[Topic]]:

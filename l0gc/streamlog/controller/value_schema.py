@@ -114,7 +114,7 @@ def numbers_of(schema: ValueSchema) -> Numbers:
     return Numbers(schema.number, schema.last_id)
 
 
-def evolved(known: ValueSchema | None, wanted: Sequence[ValueColumn], given: Numbers = NOTHING_GIVEN) -> ValueSchema:
+def evolved(current: ValueSchema | None, wanted: Sequence[ValueColumn], given: Numbers = NOTHING_GIVEN) -> ValueSchema:
     """Return the schema that follows the known one when these columns are wanted; the known one if nothing changes.
 
     Args:
@@ -123,12 +123,12 @@ def evolved(known: ValueSchema | None, wanted: Sequence[ValueColumn], given: Num
     Raises:
         UsageError: a name or a type is not possible.
     """
-    before = () if known is None else known.columns
-    above = Numbers(*map(max, given, NOTHING_GIVEN if known is None else numbers_of(known)))
+    before = () if current is None else current.columns
+    above = Numbers(*map(max, given, NOTHING_GIVEN if current is None else numbers_of(current)))
     ids = numbers_from(above.field + 1)
     columns = _evolved(before, wanted, ids, "", 1)
-    if known is not None and columns == before:
-        return known
+    if current is not None and columns == before:
+        return current
     if not 1 <= sum(1 for _ in each_column(columns)) <= MAX_FIELDS:
         raise UsageError(f"a value schema has 1 to {MAX_FIELDS:,} fields; name those that queries need")
     names = [c.column.lower() for c in columns]
@@ -164,13 +164,15 @@ def _evolved(
             raise UsageError(f"field name {c.name[:50]!r} must have 1 to {MAX_NAME} printable characters without a dot")
         if names.count(c.name.lower()) > 1:
             raise UsageError(f"field {where + c.name!r} occurs twice, since tables ignore case; leave one of them out")
-    known = {c.name: c for c in before}
+    current = {c.name: c for c in before}
     by_name = {c.name: c for c in wanted}
-    both = [*(by_name[name] for name in known if name in by_name), *(c for c in wanted if c.name not in known)]
-    return tuple(_evolved_one(known.get(c.name), c, ids, where + c.name, depth) for c in both)
+    both = [*(by_name[name] for name in current if name in by_name), *(c for c in wanted if c.name not in current)]
+    return tuple(_evolved_one(current.get(c.name), c, ids, where + c.name, depth) for c in both)
 
 
-def _evolved_one(known: ValueColumn | None, c: ValueColumn, ids: Iterator[int], where: str, depth: int) -> ValueColumn:
+def _evolved_one(
+    current: ValueColumn | None, c: ValueColumn, ids: Iterator[int], where: str, depth: int
+) -> ValueColumn:
     digits = c.decimal
     nested = c.type in {_LIST, _STRUCT}
     if not (nested or c.type in _SIMPLE or (digits and digits[1] <= digits[0] <= 38 and digits[0])):
@@ -179,24 +181,24 @@ def _evolved_one(known: ValueColumn | None, c: ValueColumn, ids: Iterator[int], 
         raise UsageError(
             f"field {where!r} is a {c.type} without contents, or with several; say what it holds, or leave it out"
         )
-    if known is not None and not _holds(known, c):
-        known = None
-    number = next(ids) if known is None else known.id
-    before = () if known is None else known.children
+    if current is not None and not _holds(current, c):
+        current = None
+    number = next(ids) if current is None else current.id
+    before = () if current is None else current.children
     return ValueColumn(number, c.name, c.type, _evolved(before, c.children, ids, f"{where}.", depth + 1))
 
 
-def _holds(known: ValueColumn, c: ValueColumn) -> bool:
+def _holds(current: ValueColumn, c: ValueColumn) -> bool:
     """Return whether a column can keep its id: what older objects have in it is read as its new type.
 
     A list or a struct of which nothing stays is another column, since readers would find none of its fields there.
     """
     if c.type in {_LIST, _STRUCT}:
         fields = {f.name: f for f in c.children}
-        return known.type == c.type and any(f.name in fields and _holds(f, fields[f.name]) for f in known.children)
-    old, digits = known.decimal, c.decimal
+        return current.type == c.type and any(f.name in fields and _holds(f, fields[f.name]) for f in current.children)
+    old, digits = current.decimal, c.decimal
     more_digits = old is not None and digits is not None and old[1] == digits[1] and old[0] <= digits[0]
-    return known.type == c.type or (known.type, c.type) in _WIDER or more_digits
+    return current.type == c.type or (current.type, c.type) in _WIDER or more_digits
 
 
 def changes(before: ValueSchema | None, after: ValueSchema) -> list[str]:

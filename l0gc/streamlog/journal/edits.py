@@ -173,8 +173,8 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
         rows = places_of(topic.shared, partitions)
         holders = _holders(added, rows)
         inside = holders >= 0
-        held = np.bincount(holders[inside], (rows["last"] + 1 - rows["base"])[inside], len(added))
-        mark(added["partition"][held != added["last"] + 1 - added["base"]], NOT_SHARED)
+        covered = np.bincount(holders[inside], (rows["last"] + 1 - rows["base"])[inside], len(added))
+        mark(added["partition"][covered != added["last"] + 1 - added["base"]], NOT_SHARED)
     else:
         ranges, reconciled = change.lifted, topic.values(topic.reconciled, partitions, -1)
         for at in np.flatnonzero((ranges["base"] != reconciled + 1) | ~np.isin(partitions, topic.partitions)).tolist():
@@ -191,8 +191,8 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
 
 def cannot_be_listed(topic: TopicState, o: SharedObject, dropped: Rows) -> bool:
     """Return whether a shared object was dropped (hazard 26), or another one is listed under its name."""
-    known = next((known for known in topic.shared if known.name == o.name), o)
-    return o.name in {bytes(name) for name in dropped["name"]} or not known.is_same(o)
+    listed = next((listed for listed in topic.shared if listed.name == o.name), o)
+    return o.name in {bytes(name) for name in dropped["name"]} or not listed.is_same(o)
 
 
 def _named_before(topic: TopicState, change: Change, dropped: Rows) -> Rows:

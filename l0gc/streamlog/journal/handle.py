@@ -364,7 +364,11 @@ class JournalHandle:
         with self.replica.lock:
             state = self.catch_up()
             pairs = ((state.topics.get(topic.revision), topic) for topic in wanted)
-            return [known.copy() for known, topic in pairs if known is not None and known.topic_id == topic.topic_id]
+            return [
+                topic_state.copy()
+                for topic_state, topic in pairs
+                if topic_state is not None and topic_state.topic_id == topic.topic_id
+            ]
 
     def land(self, edit: Edit, *, dry_run: bool = False) -> LandedEdit:
         """Append an edit, whose objects are durable, in as many entries as it takes; a dry run returns what would land."""
@@ -461,8 +465,8 @@ class JournalHandle:
         def decide(state: JournalState) -> Closed | None:
             closed.clear()
             for revision, topic_id in topics.items():
-                known = state.topics.get(revision)
-                if not state.closed(revision) and (known is None or topic_id in ("", known.topic_id)):
+                topic_state = state.topics.get(revision)
+                if not state.closed(revision) and (topic_state is None or topic_id in ("", topic_state.topic_id)):
                     closed[revision] = topic_id
             ended = [ClosedTopic(*which) for which in closed.items()]
             return Closed(ended, self._controller.epoch()) if ended else None

@@ -195,11 +195,11 @@ class Overlay:
         self._changed: dict[int, ProducerState] = {}
 
     def admit(self, batch: ProducerBatch) -> LandedSequence | None:
-        known = self._changed.get(batch.producer_id) or self._base.get(batch.producer_id)
-        return admit({} if known is None else {batch.producer_id: known}, batch)
+        producer = self._changed.get(batch.producer_id) or self._base.get(batch.producer_id)
+        return admit({} if producer is None else {batch.producer_id: producer}, batch)
 
     def record(self, batch: ProducerBatch) -> None:
         if batch.producer_id not in self._changed and batch.producer_id in self._base:
-            known = self._base[batch.producer_id]
-            self._changed[batch.producer_id] = msgspec.structs.replace(known, inputs=dict(known.inputs))
+            producer = self._base[batch.producer_id]
+            self._changed[batch.producer_id] = msgspec.structs.replace(producer, inputs=dict(producer.inputs))
         record(self._changed, batch, -1, 0)

@@ -109,9 +109,9 @@ class RowList:
             lower = int(np.searchsorted(rows["partition"], piece["partition"][0]))
             upper = int(np.searchsorted(rows["partition"], piece["partition"][-1], "right"))
             if lower < upper:
-                if (known := self._named[number]) is None:
-                    self._named[number] = known = np.sort(identities(piece))
-                named[lower:upper] |= places(known, wanted[lower:upper])[1]
+                if (piece_ids := self._named[number]) is None:
+                    self._named[number] = piece_ids = np.sort(identities(piece))
+                named[lower:upper] |= places(piece_ids, wanted[lower:upper])[1]
         return named
 
     def below(self, partitions: Rows, starts: Rows) -> Rows:

@@ -223,9 +223,9 @@ def with_added(
     """Return the objects with those of a commit; one that is listed already gets the commit's other rows, too."""
     listed = {o.name: o for o in objects}
     for o in added:
-        known = listed.get(o.name)
-        if known is None:
+        before = listed.get(o.name)
+        if before is None:
             listed[o.name] = replace(o, time_ms=time_ms)
         else:
-            listed[o.name] = replace(known, flags=np.where(o.is_named, NAMED, known.flags).astype(_FLAG))
+            listed[o.name] = replace(before, flags=np.where(o.is_named, NAMED, before.flags).astype(_FLAG))
     return tuple(listed.values())

@@ -144,8 +144,8 @@ class JournalState:
         """Return the partitions of a shared object whose rows have landed, as far as is known: of an object that the topic
         lists. Once it is dropped, nothing proves that.
         """
-        listed = (known for known in self.topic(revision).shared if known.name == o.name)
-        return next((known.rows["partition"][known.flags != UNLANDED] for known in listed), NO_NUMBERS)
+        listed = (shared for shared in self.topic(revision).shared if shared.name == o.name)
+        return next((shared.rows["partition"][shared.flags != UNLANDED] for shared in listed), NO_NUMBERS)
 
 
 def purged_rows(state: JournalState, e: Purged) -> Rows:

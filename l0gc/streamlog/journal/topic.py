@@ -319,8 +319,8 @@ class TopicState:
         oldest: dict[int, UnreconciledObject] = {}
         for o in self.objects:
             for partition in partitions[places(o.extents["partition"], partitions)[1]].tolist():
-                known = oldest.get(partition)
-                if known is None or (o.epoch, o.log_offset) < (known.epoch, known.log_offset):
+                lowest = oldest.get(partition)
+                if lowest is None or (o.epoch, o.log_offset) < (lowest.epoch, lowest.log_offset):
                     oldest[partition] = o
         return oldest
 

@@ -88,8 +88,8 @@ def drain_topic(cluster: Handles, topic: Topic) -> list[str]:
     """Drain all shared objects of a topic, which gets a table; return what went wrong. Raises `StoreError`."""
     due: dict[int, list[Drain]] = {}
     for journal in topic.journals:
-        for known in cluster.journal(journal).topics([topic]):
-            due[journal] = list(drains_of(known, 0, has_table=True))
+        for state in cluster.journal(journal).topics([topic]):
+            due[journal] = list(drains_of(state, 0, has_table=True))
     return [e for done in drain(cluster, due, LocalWorkers(cluster)) for e in done.errors]
 
 
@@ -138,13 +138,13 @@ class DrainLift(Lift):
 def _objects(cluster: Handles, take: Window) -> Iterator[tuple[int, UnreconciledObject]]:
     """Yield the shared objects of a window, oldest first, with the extents that the round drains, as (revision, object)."""
     assert isinstance(take, DrainWindow)
-    for known in cluster.journal(take.journal).topics(take.topics.values()):
-        d = take.drains[known.revision]
-        for o in known.shared_objects(take.topics[known.revision].name, take.journal):
+    for state in cluster.journal(take.journal).topics(take.topics.values()):
+        d = take.drains[state.revision]
+        for o in state.shared_objects(take.topics[state.revision].name, take.journal):
             partition = o.extents["partition"]
             extents = o.extents[(partition >= d.first) & (partition < d.end)]
             if len(extents):
-                yield known.revision, replace(o, extents=extents)
+                yield state.revision, replace(o, extents=extents)
 
 
 class _Commit(Editor):

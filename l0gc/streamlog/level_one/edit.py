@@ -45,7 +45,7 @@ class Editor:
 
     def states(self) -> dict[int, TopicState]:
         """Return copies of what the journal has of the topics now, by revision."""
-        return {known.revision: known for known in self.handle.topics(self.topics.values())}
+        return {state.revision: state for state in self.handle.topics(self.topics.values())}
 
     def land(
         self,

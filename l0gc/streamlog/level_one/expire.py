@@ -136,8 +136,8 @@ def _expire(
     now_ms = cluster.controller.store_time.settle(as_of_ms)
     work = {t.revision: (t, state.retention(t)) for t in topics if state.retention(t) != Retention()}
 
-    def wanted(t: Topic, known: TopicState) -> tuple[Rows, Rows]:
-        return starts_by_retention(known, work[t.revision][1], now_ms)
+    def wanted(t: Topic, state: TopicState) -> tuple[Rows, Rows]:
+        return starts_by_retention(state, work[t.revision][1], now_ms)
 
     return run_expiry(cluster, [t for t, _ in work.values()], wanted, dry_run, shown)
 
@@ -228,7 +228,7 @@ class _Expiry(Editor):
     def run(self) -> None:
         """Move the starts."""
         states = self.states()
-        starts = {revision: moved for revision, known in states.items() if len(moved := self._starts(known))}
+        starts = {revision: moved for revision, state in states.items() if len(moved := self._starts(state))}
         changes = ((revision, {"starts": rows}) for revision, rows in starts.items())
         landed = self.land(EXPIRE, self._cluster.controller.epoch(), changes, dry_run=self._dry_run)
         for revision, rows in starts.items():
@@ -236,9 +236,9 @@ class _Expiry(Editor):
         self.result.l1_objects += len(landed.dropped)
         self.result.bytes += int(landed.dropped["bytes"].sum())
 
-    def _starts(self, known: TopicState) -> Rows:
+    def _starts(self, state: TopicState) -> Rows:
         """Return the new starts of a topic's partitions, as rows of `START`."""
-        partitions, starts = self._wanted(self.topics[known.revision], known)
+        partitions, starts = self._wanted(self.topics[state.revision], state)
         new = np.empty(len(partitions), START)
         new["partition"], new["offset"] = partitions, starts
         return new

@@ -191,8 +191,8 @@ def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last
     if not 0 <= first <= last <= MAX_OFFSET:
         raise UsageError(f"{first}-{last} is not a range of offsets; use for example 20-29")
     states = cluster.journal(topic.journal_of(partition)).topics([topic])
-    known = states[0] if states else TopicState(topic.revision, topic.topic_id)
-    view, where = known.view(partition), f"the records {first} to {last} of partition {topic.name}/{partition}"
+    state = states[0] if states else TopicState(topic.revision, topic.topic_id)
+    view, where = state.view(partition), f"the records {first} to {last} of partition {topic.name}/{partition}"
     if last >= view.next_offset:
         raise NotFoundError(f"{where} do not all exist: its next one will have offset {view.next_offset}")
     if first < view.log_start_offset:
@@ -202,7 +202,7 @@ def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last
             f"{where} are in L1 up to {view.last_reconciled_offset}, as records or as a hole, and what is in L1 cannot be "
             "given up: restore its object, or delete what is older with l0gc delete-records"
         )
-    extents = [e for e in known.extents(partition) if e.base_offset <= last and e.last_offset >= first]
+    extents = [e for e in state.extents(partition) if e.base_offset <= last and e.last_offset >= first]
     for e in extents:
         begin = max(e.base_offset, view.log_start_offset)
         if begin < first or e.last_offset > last:
@@ -211,7 +211,7 @@ def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last
                 "give up all of them or none"
             )
     lost = _Lost(topic, partition, extents)
-    _check_next(known, lost)
+    _check_next(state, lost)
     return lost
 
 
@@ -222,7 +222,7 @@ def _by_objects(cluster: Handles, topics: Sequence[Topic], keys: set[str]) -> li
 
     def look(part: tuple[int, list[Topic]]) -> list[_Lost]:
         states = cluster.journal(part[0]).topics(part[1])
-        return [lost for known in states for lost in _of_topic(known, by_revision[known.revision], keys)]
+        return [lost for state in states for lost in _of_topic(state, by_revision[state.revision], keys)]
 
     by_object = cluster.parallel.map(look, by_journal(topics).items())
     lost = [one for some in by_object for one in some]
@@ -231,13 +231,13 @@ def _by_objects(cluster: Handles, topics: Sequence[Topic], keys: set[str]) -> li
     return lost
 
 
-def _of_topic(known: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost]:
-    mine = [o.extents["partition"] for o in known.objects if o.key in keys]
+def _of_topic(state: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost]:
+    mine = [o.extents["partition"] for o in state.objects if o.key in keys]
     if not mine:
         return
     partitions = np.unique(np.concatenate(mine))
     extents: dict[int, list[Extent]] = {p: [] for p in partitions.tolist()}
-    for o in known.objects:
+    for o in state.objects:
         for row in o.extents[places(partitions, o.extents["partition"])[1]]:
             extents[int(row["partition"])].append(o.extent(row))
     for partition, some in extents.items():
@@ -246,13 +246,13 @@ def _of_topic(known: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost
         for e in lost.extents:
             if e.key not in keys:
                 raise _not_next(lost, e)
-        _check_next(known, lost)
+        _check_next(state, lost)
         yield lost
 
 
-def _check_next(known: TopicState, lost: _Lost) -> None:
+def _check_next(state: TopicState, lost: _Lost) -> None:
     """Raise `UsageError` if records before the lost ones are not in L1."""
-    for e in known.extents(lost.partition):
+    for e in state.extents(lost.partition):
         if e.base_offset < lost.extents[0].base_offset:
             raise _not_next(lost, e)
 

@@ -158,9 +158,9 @@ def merge_fingerprint(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int |
         for share in _whole_journals(cluster, cluster.controller.replica.state, None, rule):
             topics = cluster.journal(share.window.journal).head.topics
             for revision, of_topic in sorted(share.rules.items()):
-                if (known := topics.get(revision)) is not None:
-                    sums = known.listed.sums, int(known.reconciled.sum())
-                    drains = any(drains_of(known, share.now_ms, has_table=revision in share.tables))
+                if (topic_state := topics.get(revision)) is not None:
+                    sums = topic_state.listed.sums, int(topic_state.reconciled.sum())
+                    drains = any(drains_of(topic_state, share.now_ms, has_table=revision in share.tables))
                     schema_epoch = share.window.topics[revision].schema_epoch
                     facts.append((revision, astuple(of_topic), *sums, drains, schema_epoch))
         return zlib.crc32(msgspec.msgpack.encode(facts))

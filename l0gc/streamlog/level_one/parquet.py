@@ -444,8 +444,8 @@ def _check_statistics(chunk: L1Chunk, table: pa.Table) -> None:
         rows = table.slice(at, g.records)
         at += g.records
         for c in _columns(chunk.opened.metadata, g.number):
-            known = c.statistics
-            if c.path_in_schema not in _CHECKED or c.path_in_schema not in table.column_names or known is None:
+            statistics = c.statistics
+            if c.path_in_schema not in _CHECKED or c.path_in_schema not in table.column_names or statistics is None:
                 continue
             offset_chunks = [
                 np.frombuffer(columns.raw(part), np.int64) for part in rows[c.path_in_schema].chunks if len(part)
@@ -455,7 +455,7 @@ def _check_statistics(chunk: L1Chunk, table: pa.Table) -> None:
                 if offset_chunks
                 else (0, 0)
             )
-            if known.has_min_max and offset_chunks and ends != (known.min_raw, known.max_raw):
+            if statistics.has_min_max and offset_chunks and ends != (statistics.min_raw, statistics.max_raw):
                 key = chunk.opened.wanted.key
                 raise CorruptObjectError(
                     f"{key} does not hold the {c.path_in_schema}s that its footer has; restore it from a version"

@@ -289,9 +289,11 @@ def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = 
         first: if given, take no step if the first has more bytes than this.
     """
     rest = {p.journal: p.steps for p in plans if p.steps}
-    held = {journal: [*accumulate((s.epoch for s in reversed(steps)), min)][::-1] for journal, steps in rest.items()}
+    lowest_epochs = {
+        journal: [*accumulate((s.epoch for s in reversed(steps)), min)][::-1] for journal, steps in rest.items()
+    }
     chosen: dict[int, Step] = {}
-    heap = [(epochs[0], journal, 0) for journal, epochs in held.items()]
+    heap = [(epochs[0], journal, 0) for journal, epochs in lowest_epochs.items()]
     heapq.heapify(heap)
     total = 0
     while heap:
@@ -302,7 +304,7 @@ def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = 
         total += step.bytes
         chosen[journal] = _together(chosen[journal], step) if journal in chosen else step
         if number + 1 < len(rest[journal]):
-            heapq.heappush(heap, (held[journal][number + 1], journal, number + 1))
+            heapq.heappush(heap, (lowest_epochs[journal][number + 1], journal, number + 1))
     return chosen
 
 

@@ -62,7 +62,7 @@ def read_rows(
     """Yield the records of L0 objects, as (number of their writer, batch of `ROWS` or fault). Each batch is in order of
     revision, partition and offset; the next one may begin anywhere. Raises `StoreError`.
     """
-    held: list[_Block] = []
+    blocks: list[_Block] = []
     size = 0
     bodies = parallel.fetch_ahead(
         lambda read: (read, _fetched(store, read.object)), reads, lambda read: read.object.bytes
@@ -72,13 +72,13 @@ def read_rows(
             if isinstance(block, Fault):
                 yield from _split_fault(block, writers, together)
                 continue
-            held.append(block)
+            blocks.append(block)
             size += block.records.nbytes
             if size >= BATCH_BYTES:
-                yield from _in_order(held, writers, together)
-                held, size = [], 0
-    if held:
-        yield from _in_order(held, writers, together)
+                yield from _in_order(blocks, writers, together)
+                blocks, size = [], 0
+    if blocks:
+        yield from _in_order(blocks, writers, together)
 
 
 def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | CorruptObjectError:

@@ -437,17 +437,20 @@ class Commit(Editor):
 
     def _report(self, faults: Iterable[Fault]) -> None:
         """Add what could not be lifted to the errors: each cause once, with its partitions."""
-        held: dict[str, list[str]] = {}
+        partitions_by_text: dict[str, list[str]] = {}
         ways: dict[str, str] = {}
         for f in faults:
             name = self.topics[f.revision].name
-            held.setdefault(f.message, []).extend(f"{name}/{p}" for p in f.partitions.tolist())
+            partitions_by_text.setdefault(f.message, []).extend(f"{name}/{p}" for p in f.partitions.tolist())
             with self.handle.replica.lock:
                 topic = self.handle.state.topic(f.revision)
                 giving_up = topic.how_to_give_up(int(f.partitions[0]), int(f.bases[0]))
             way = f"; without a copy, give its records up: {giving_up}" if giving_up and not f.may_return else ""
             ways.setdefault(f.message, way)
-        sentences = [f"{text}; it holds {named_partitions(names)}{ways[text]}" for text, names in sorted(held.items())]
+        sentences = [
+            f"{text}; it holds {named_partitions(names)}{ways[text]}"
+            for text, names in sorted(partitions_by_text.items())
+        ]
         self.errors += sentences[:_SHOWN]
         if len(sentences) > _SHOWN:
             self.errors.append(f"and {len(sentences) - _SHOWN} more of that kind in journal {self.handle.journal}")

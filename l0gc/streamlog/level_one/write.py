@@ -155,17 +155,17 @@ def write_l1(
         StoreError: the store does not answer, or refuses access.
         CorruptObjectError: a partition's records are not consecutive.
     """
-    with temporary_folder("l1") as directory, _BatchStore(directory, held_bytes) as held:
+    with temporary_folder("l1") as directory, _BatchStore(directory, held_bytes) as stored:
         faults: list[Fault] = []
         arrived = [np.empty(0, _PIECE)]
         for batch in arriving:
             if isinstance(batch, Fault):
                 faults.append(batch)
             elif batch.num_rows:
-                arrived.append(pieces_of(batch, held.add(batch)))
-        batches = held.all()
+                arrived.append(pieces_of(batch, stored.add(batch)))
+        batches = stored.all()
         work = _Work(
-            store, topics, epoch, runtime, directory, batches, np.array(held.widths), _limits(faults),
+            store, topics, epoch, runtime, directory, batches, np.array(stored.widths), _limits(faults),
             topics.keys() if drains else alone, drains,
         )  # fmt: skip
         done: list[_Written] = []
@@ -638,9 +638,9 @@ class L1Writer:
             self._store.put_file(key, self._sink)
             self._sink.unlink()
         else:
-            held = io.BytesIO(self._sink.getvalue())
-            size = seal_footer(held)
-            content = held.getvalue()
+            buffer = io.BytesIO(self._sink.getvalue())
+            size = seal_footer(buffer)
+            content = buffer.getvalue()
             self.small.append((key, content))
         times = min(self._max_timestamp, MAX_OFFSET)
         row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name), 0)
