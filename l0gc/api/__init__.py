@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        wanted = name[0].isupper() or name == "__all__"  # Python looks for modules here, too
-        results = vars(importlib.import_module("l0gc.api.results")) if wanted else {}
+        is_result = name[0].isupper() or name == "__all__"  # Python looks for modules here, too
+        results = vars(importlib.import_module("l0gc.api.results")) if is_result else {}
         if name == "__all__":
             here = ["Cluster", "Engine", "GcResult", "Pins", "Producers", "Runs", "Tables", "Topics", "open"]
             return sorted([*here, *(n for n in results if n[0].isupper())])

@@ -211,11 +211,11 @@ class Cluster:
         """
         from l0gc.streamlog.follow import Follower
 
-        target, wanted = self._wanted(topic, partition, start, options)
+        target, request = self._wanted(topic, partition, start, options)
         return Follower(
             self.handles(),
             target,
-            wanted,
+            request,
             interval_s=cast(float, interval_s),
             caught_up=caught_up,
             stop=stop or threading.Event(),
@@ -240,9 +240,9 @@ class Cluster:
 
         from l0gc.streamlog.reader import read_batches, schema_of
 
-        target, wanted = self._wanted(topic, partition, start, options)
+        target, request = self._wanted(topic, partition, start, options)
         schema = schema_of(target, columns)
-        batches = self._reading(partial(read_batches, schema=schema), target, wanted)
+        batches = self._reading(partial(read_batches, schema=schema), target, request)
         return RecordBatchReader.from_batches(schema, batches)
 
     def read_lines(
@@ -264,14 +264,14 @@ class Cluster:
         """
         from l0gc.streamlog.reader import count_records, read_record_lines
 
-        target, wanted = self._wanted(topic, partition, start, options)
+        target, request = self._wanted(topic, partition, start, options)
         total = records = written = 0
         if progress is not quiet:
             progress("reading the journals")
-            total = count_records(self.handles(), target, wanted)
-        for some in self._reading(partial(read_record_lines, length_prefixed=length_prefixed), target, wanted):
-            records, written = records + some.records, written + len(some.lines)
-            yield some
+            total = count_records(self.handles(), target, request)
+        for lines in self._reading(partial(read_record_lines, length_prefixed=length_prefixed), target, request):
+            records, written = records + lines.records, written + len(lines.lines)
+            yield lines
             progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
 
     def lag(self, checkpoint: str | Path) -> QueryLag:
@@ -330,9 +330,9 @@ class Cluster:
         """Advance the epoch if it is due, advance idle journals, and keep the logs short. As `l0gc housekeep`."""
         from l0gc.streamlog.housekeep import housekeep
 
-        wanted = Housekeep(**options)
+        request = Housekeep(**options)
         with recorded_attempt(self.handles(), "housekeep"):
-            return checked(housekeep(self._handles, barrier=wanted.barrier))
+            return checked(housekeep(self._handles, barrier=request.barrier))
 
     def reconcile(
         self,
@@ -351,11 +351,11 @@ class Cluster:
         from l0gc.streamlog.level_one.plan import has_work, waiting_bytes
         from l0gc.streamlog.level_one.reconcile import reconcile
 
-        handles, wanted = self.handles(), Reconcile(**options)
-        epoch = MAX_EPOCH if wanted.up_to is None else wanted.up_to
+        handles, request = self.handles(), Reconcile(**options)
+        epoch = MAX_EPOCH if request.up_to is None else request.up_to
 
         def waiting(enough: int) -> int:
-            enough = enough if wanted.max_bytes is None else min(wanted.max_bytes, enough)
+            enough = enough if request.max_bytes is None else min(request.max_bytes, enough)
             return min(enough, waiting_bytes(handles, topic, enough, up_to=epoch))
 
         work = Work(
@@ -364,7 +364,7 @@ class Cluster:
             REWRITING,
             needed=lambda: has_work(handles, topic, up_to=epoch),
         )
-        whole = topic is None and wanted.up_to is None and wanted.max_bytes is None
+        whole = topic is None and request.up_to is None and request.max_bytes is None
         with recorded_attempt(handles, "reconcile", whole=whole):
             progress("reading the journals")
             with self._workers(spark, work, progress) as workers:
@@ -372,9 +372,9 @@ class Cluster:
                     handles,
                     topic,
                     workers=workers,
-                    up_to=wanted.up_to,
-                    max_bytes=wanted.max_bytes,
-                    round_bytes=wanted.round_bytes,
+                    up_to=request.up_to,
+                    max_bytes=request.max_bytes,
+                    round_bytes=request.round_bytes,
                 )
             return checked(result)
 
@@ -395,10 +395,10 @@ class Cluster:
         from l0gc.streamlog.level_one.merge import plan_merge, run_merge
         from l0gc.streamlog.level_one.merge_plan import MergeRule
 
-        handles, wanted = self.handles(), Merge(**options)
-        with recorded_attempt(handles, "merge", whole=topic is None, dry_run=wanted.dry_run):
+        handles, request = self.handles(), Merge(**options)
+        with recorded_attempt(handles, "merge", whole=topic is None, dry_run=request.dry_run):
             progress("reading the journals")
-            plan = plan_merge(handles, topic, MergeRule(wanted.target_bytes, wanted.fan_in), wanted.max_bytes)
+            plan = plan_merge(handles, topic, MergeRule(request.target_bytes, request.fan_in), request.max_bytes)
             result = plan.total
             work = Work(
                 lambda enough: plan.total.bytes_read,
@@ -406,7 +406,7 @@ class Cluster:
                 REWRITING,
                 needed=lambda: plan.total.objects_before > 0,
             )
-            if wanted.dry_run:
+            if request.dry_run:
                 result.dry_run = True
                 result.engine, result.engine_reason = Engine.of(spark).choose(work)
             else:
@@ -418,9 +418,9 @@ class Cluster:
         """Delete the records that are beyond their topic's retention, of one topic or of all. As `l0gc expire`."""
         from l0gc.streamlog.level_one.expire import expire
 
-        wanted = Expire(**options)
-        with recorded_attempt(self.handles(), "expire", whole=topic is None, dry_run=wanted.dry_run):
-            return checked(expire(self._handles, topic, dry_run=wanted.dry_run, shown=PARTITIONS_SHOWN))
+        request = Expire(**options)
+        with recorded_attempt(self.handles(), "expire", whole=topic is None, dry_run=request.dry_run):
+            return checked(expire(self._handles, topic, dry_run=request.dry_run, shown=PARTITIONS_SHOWN))
 
     def delete_records(
         self,
@@ -515,7 +515,7 @@ class Cluster:
         from l0gc.watermark.pipeline import EpochSource, check_kind, run_pipeline
         from l0gc.watermark.publication import replace_unusable, what_is_lost
 
-        handles, wanted = self.handles(), ComputeWatermark(**options)
+        handles, request = self.handles(), ComputeWatermark(**options)
         if reports is not None or partitions is not None:
             from l0gc.spark.frames import ExternalFrames
 
@@ -524,18 +524,18 @@ class Cluster:
             external = ExternalFrames(reports, partitions)
         if spark is None:
             spark = getattr(external, "session", None)
-        with recorded_attempt(handles, "compute-watermark", dry_run=wanted.dry_run):
+        with recorded_attempt(handles, "compute-watermark", dry_run=request.dry_run):
             # What is wrong with the arguments is reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
             if accept_lost:
                 what_is_lost(handles)
-                if not wanted.dry_run:
+                if not request.dry_run:
                     replace_unusable(handles)
             theirs = None if external is None else external.find(handles.store, S3Store.at)
-            if theirs is None or wanted.scan:
+            if theirs is None or request.scan:
                 journals = 0 if theirs is not None else handles.controller.snapshot().journals
-                counted = self._counted if wanted.scan else lambda enough: 0
-                unit = "objects counted by the last scan" if wanted.scan else "objects to list"
+                counted = self._counted if request.scan else lambda enough: 0
+                unit = "objects counted by the last scan" if request.scan else "objects to list"
                 work = Work(counted, unit, LISTING, journals)
             else:
                 files = theirs.files
@@ -543,7 +543,7 @@ class Cluster:
             began = time.monotonic()
             with self._workers(spark, work, progress) as workers:
                 started = time.monotonic() - began
-                workers.say("reading the journals and the listing" if wanted.scan else "reading the journals")
+                workers.say("reading the journals and the listing" if request.scan else "reading the journals")
                 source: EpochSource = JournalSource(handles, workers, readers=READERS)
                 if theirs is not None:
                     from l0gc.watermark.external_log import ExternalLogSource
@@ -553,8 +553,8 @@ class Cluster:
                 result = run_pipeline(
                     handles,
                     source,
-                    partial(read_listing, workers) if wanted.scan else None,
-                    dry_run=wanted.dry_run,
+                    partial(read_listing, workers) if request.scan else None,
+                    dry_run=request.dry_run,
                     accept_lost=accept_lost,
                 )
             if workers.engine == SPARK:
@@ -583,24 +583,24 @@ class Cluster:
         from l0gc.collect.run import SEGMENTS_IN_HAND
         from l0gc.collect.sweep import SweepRun
 
-        handles, wanted = self.handles(), Sweep.of(options)
-        limits = wanted.in_one_process or ("the order of keys, for --list" if gone is not None else "")
+        handles, request = self.handles(), Sweep.of(options)
+        limits = request.in_one_process or ("the order of keys, for --list" if gone is not None else "")
         work = sweep_work(partial(self._counted, eligible=True), limits=limits)
         result: SweepResult | None = None
 
         def whole() -> bool:
-            return wanted.whole and (result is None or wanted.grace_s > 0 or result.bound == result.watermark)
+            return request.whole and (result is None or request.grace_s > 0 or result.bound == result.watermark)
 
-        deletes_later, dry_run = max(wanted.grace_s, wanted.min_age_s), wanted.dry_run and not wanted.shadow
+        deletes_later, dry_run = max(request.grace_s, request.min_age_s), request.dry_run and not request.shadow
         recorded = recorded_attempt(
-            handles, "sweep", whole=whole, dry_run=dry_run, shadow=wanted.shadow, leaves_s=deletes_later
+            handles, "sweep", whole=whole, dry_run=dry_run, shadow=request.shadow, leaves_s=deletes_later
         )
         with recorded:
             with (
                 self._workers(spark, work, progress) as workers,
                 ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters,
             ):
-                run = SweepRun(handles, wanted, workers, run_id=run_id, stop=stop, deleters=deleters)
+                run = SweepRun(handles, request, workers, run_id=run_id, stop=stop, deleters=deleters)
                 result = run.run(gone=gone)
             return checked(result)
 
@@ -623,8 +623,8 @@ class Cluster:
         from l0gc.collect.vacuum import VacuumRun
         from l0gc.streamlog.garbage import JournalGarbage
 
-        handles, wanted = self.handles(), Vacuum.of(options)
-        with recorded_attempt(handles, "vacuum", whole=wanted.whole, dry_run=wanted.dry_run):
+        handles, request = self.handles(), Vacuum.of(options)
+        with recorded_attempt(handles, "vacuum", whole=request.whole, dry_run=request.dry_run):
             source = None if handles.identity().external_log else JournalGarbage(handles)
 
             def named(enough: int) -> int:
@@ -633,10 +633,10 @@ class Cluster:
                 source.refresh()
                 return source.objects
 
-            limits = wanted.in_one_process
+            limits = request.in_one_process
             work = Work(named, "objects in L1", LISTING, limits=limits, needed=lambda: source is not None)
             with self._workers(spark, work, progress) as workers, ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
-                run = VacuumRun(handles, wanted, workers, run_id=run_id, stop=stop, deleters=deleters)
+                run = VacuumRun(handles, request, workers, run_id=run_id, stop=stop, deleters=deleters)
                 return checked(run.run(source))
 
     def gc(
@@ -657,30 +657,30 @@ class Cluster:
             run_id: the name of the run, and of its sweep; by default a new one.
             run_step: runs each step: it gets the step's name, and the function to call or None if it is not due.
         """
-        wanted, engine, handles = Gc(**options), Engine.of(spark), self.handles()
+        request, engine, handles = Gc(**options), Engine.of(spark), self.handles()
         external = handles.controller.snapshot().external_log  # without a cluster, nothing begins
         run_id = run_id or new_run_id(handles.now_ms(), handles.runtime.new_id())
         last = read_attempts(handles.store, handles.parallel)
-        due = Due(handles, wanted)
+        due = Due(handles, request)
 
         def vacuum(*, orphans: bool, **more: Any) -> VacuumResult:
-            search = orphans and (wanted.dry_run or external or due.orphans())
+            search = orphans and (request.dry_run or external or due.orphans())
             return self.vacuum(engine, orphans=search, **more)
 
         steps = [
-            GcStep(gc_steps.HOUSEKEEP, wanted.housekeep, self.housekeep, done=due.housekept),
-            GcStep(gc_steps.RECONCILE, wanted.reconcile, partial(self.reconcile, engine), due.no_reconcile),
-            GcStep(gc_steps.MERGE, wanted.merge, partial(self.merge, engine), due.no_merge),
-            GcStep(gc_steps.EXPIRE, wanted.expire, self.expire, due.no_expiry),
-            GcStep(gc_steps.TABLE_SYNC, wanted.table_sync, self.tables.sync, due.no_table),
+            GcStep(gc_steps.HOUSEKEEP, request.housekeep, self.housekeep, done=due.housekept),
+            GcStep(gc_steps.RECONCILE, request.reconcile, partial(self.reconcile, engine), due.no_reconcile),
+            GcStep(gc_steps.MERGE, request.merge, partial(self.merge, engine), due.no_merge),
+            GcStep(gc_steps.EXPIRE, request.expire, self.expire, due.no_expiry),
+            GcStep(gc_steps.TABLE_SYNC, request.table_sync, self.tables.sync, due.no_table),
             GcStep(
-                gc_steps.COMPUTE, wanted.compute_watermark, partial(self.compute_watermark, engine),
+                gc_steps.COMPUTE, request.compute_watermark, partial(self.compute_watermark, engine),
                 due.no_watermark, due.computed,
             ),
-            GcStep(gc_steps.SWEEP, wanted.sweep, partial(self.sweep, engine, run_id=run_id), due.no_sweep, due.swept),
-            GcStep(gc_steps.VACUUM, wanted.vacuum, vacuum, due.no_vacuum),
+            GcStep(gc_steps.SWEEP, request.sweep, partial(self.sweep, engine, run_id=run_id), due.no_sweep, due.swept),
+            GcStep(gc_steps.VACUUM, request.vacuum, vacuum, due.no_vacuum),
         ]  # fmt: skip
-        result = GcResult(dry_run=wanted.dry_run, run_id=run_id)
+        result = GcResult(dry_run=request.dry_run, run_id=run_id)
         try:
             play(result, steps, last, run_step, external=external)
         except KeyboardInterrupt as e:
@@ -835,21 +835,21 @@ class Cluster:
         from l0gc.inspect.verify.run import check_log_is_ours, verify
         from l0gc.inspect.verify.shadow import AccessLogs, verify_shadow
 
-        cluster, wanted = self.handles(), Verify.of(options)
-        if wanted.access_logs is not None and not wanted.shadow:
+        cluster, request = self.handles(), Verify.of(options)
+        if request.access_logs is not None and not request.shadow:
             raise UsageError("--access-logs needs --shadow")
         check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
-        if wanted.shadow:
+        if request.shadow:
             progress("reading the records of shadow runs and the journals")
             logs = None
-            if (place := wanted.access_logs) is not None:
+            if (place := request.access_logs) is not None:
                 source = S3Store(self._config).at(place) if place.startswith("s3://") else LocalFolder(Path(place))
                 logs = AccessLogs(source, place, self._config.bucket, self._config.prefix)
             return verify_shadow(cluster, logs)
         journals = cluster.controller.snapshot().journals
         work = Work(self._counted, "objects counted by the last scan", LISTING, journals)
         with self._workers(spark, work, progress) as workers:
-            return verify(cluster, workers, deep=wanted.deep, min_age_ms=int(wanted.min_age_s * 1000))
+            return verify(cluster, workers, deep=request.deep, min_age_ms=int(request.min_age_s * 1000))
 
     def doctor(self, *, progress: Callable[[str], None] = lambda check: None) -> DoctorResult:
         """Check the store, the credentials, this machine and the cluster. As `l0gc doctor`; a failure is not raised.
@@ -877,15 +877,15 @@ class Cluster:
         self, topic: str, partition: int | None, start: int | dict[int, int] | None, options: ReadKeywords
     ) -> tuple[Topic, Read]:
         """Return the topic and what to read of it. Raises `UsageError`, or `NotFoundError` if it has no such partition."""
-        wanted = Read.of({"partition": partition, "start": start, **options})
+        request = Read.of({"partition": partition, "start": start, **options})
         target = self.handles().controller.snapshot().topic(topic)
         for named in [partition] if partition is not None else start if isinstance(start, dict) else ():
             target.id(named)
-        return target, wanted
+        return target, request
 
-    def _reading(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
+    def _reading(self, read: Callable[..., Iterator[A]], topic: Topic, request: Read) -> Iterator[A]:
         """Yield what is read, as of a pin if the options ask for one."""
-        read_now = self._pinned(read, topic, wanted) if wanted.pin else read(self.handles(), topic, wanted)
+        read_now = self._pinned(read, topic, request) if request.pin else read(self.handles(), topic, request)
         return self._while_open(read_now)
 
     def _while_open(self, items: Iterator[A]) -> Iterator[A]:
@@ -896,13 +896,13 @@ class Cluster:
             if self._closed:
                 raise UsageError(CLOSED)
 
-    def _pinned(self, read: Callable[..., Iterator[A]], topic: Topic, wanted: Read) -> Iterator[A]:
+    def _pinned(self, read: Callable[..., Iterator[A]], topic: Topic, request: Read) -> Iterator[A]:
         """Create a pin and read as of it. Raises `NotFoundError` if the pin ended before the reading did."""
         from l0gc.streamlog.pins import leased_for_reader, while_pinned
 
         cluster = self.handles()
         with leased_for_reader(self.handles, f"topic {topic.name}") as pin, while_pinned(cluster, pin, "read again"):
-            yield from read(cluster, topic, wanted, pin=pin)
+            yield from read(cluster, topic, request, pin=pin)
 
     def _workers(
         self, spark: SparkSession | Engine | None, work: Work, progress: Progress

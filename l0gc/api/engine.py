@@ -50,7 +50,7 @@ class Work:
     needed: Callable[[], bool] = lambda: True
 
 
-def choose_engine(wanted: str, work: Work, spark: SparkPlace, *, cores: int, java: bool) -> tuple[str, str]:
+def choose_engine(engine: str, work: Work, spark: SparkPlace, *, cores: int, java: bool) -> tuple[str, str]:
     """Return LOCAL or SPARK, and why: what is wanted, else the one whose estimate is lower.
 
     Work of an unknown size goes to a cluster, if one is given: its start costs seconds, and one process could need hours.
@@ -62,10 +62,10 @@ def choose_engine(wanted: str, work: Work, spark: SparkPlace, *, cores: int, jav
     Raises:
         UsageError: Spark is wanted for what needs one process.
     """
-    if wanted == SPARK and work.limits:
+    if engine == SPARK and work.limits:
         raise UsageError(f"only one process can keep {work.limits}: use --engine local")
-    if wanted != AUTO:
-        return wanted, f"--engine {wanted}"
+    if engine != AUTO:
+        return engine, f"--engine {engine}"
     if work.limits:
         return LOCAL, f"only one process can keep {work.limits}"
     estimate = EngineEstimate(work.pace, work.journals, cores, spark)

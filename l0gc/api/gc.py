@@ -230,11 +230,11 @@ class Due:
     the check of vacuum, at the end.
     """
 
-    def __init__(self, cluster: Handles, wanted: Gc) -> None:
-        self._cluster, self._merge, self._vacuum = cluster, wanted.merge or Merge(), wanted.vacuum or Vacuum()
-        self._sweep = wanted.sweep or Sweep()
+    def __init__(self, cluster: Handles, request: Gc) -> None:
+        self._cluster, self._merge, self._vacuum = cluster, request.merge or Merge(), request.vacuum or Vacuum()
+        self._sweep = request.sweep or Sweep()
         self._note: gc_steps.GcNote | None = None
-        self._dry_run = wanted.dry_run
+        self._dry_run = request.dry_run
         self._landed = -1
         self._garbage: JournalGarbage | None = None
         self._looked = False

@@ -217,21 +217,21 @@ class _Demo:
             return None
         self.say(f"\nThe same on Spark (l0gc compute-watermark --engine spark --master '{_MASTER}'):")
         with api.Engine("spark", master=_MASTER, app="demo") as engine, api.open(os.environ["L0GC_URL"]) as cluster:
-            there = cluster.compute_watermark(engine).to_json()
+            on_spark = cluster.compute_watermark(engine).to_json()
             ran = engine.ran()
-        epochs = there["listing"]["epochs"]
+        epochs = on_spark["listing"]["epochs"]
         for what, computed, expected in (
-            ("M", there["watermark"], here["watermark"]),
+            ("M", on_spark["watermark"], here["watermark"]),
             ("what the bucket holds", epochs, here["listing"]["epochs"]),
         ):
             if computed != expected:
                 raise L0gcError(f"{what} is {computed} as computed on Spark, and {expected} as computed in one process")
-        start_s = there["seconds"].pop("spark")
-        job_s = sum(there["seconds"].values())
+        start_s = on_spark["seconds"].pop("spark")
+        job_s = sum(on_spark["seconds"].values())
         work = f"{count(ran['tasks'], 'task')} in {job_s:.1f} s, after a start of {start_s:.1f} s"
         self.show(f"  Spark {ran['version']}, {ran['master']}: {work}")
         self.show(
-            f"  M = {there['watermark']}, and the same objects and bytes at each of {count(len(epochs), 'epoch')}"
+            f"  M = {on_spark['watermark']}, and the same objects and bytes at each of {count(len(epochs), 'epoch')}"
         )
         return {**ran, "seconds": round(start_s + job_s, 1)}
 

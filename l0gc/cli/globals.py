@@ -113,10 +113,10 @@ class Command(click.Command):
             if record is not None:
                 is_global = isinstance(parameter, GlobalOption) or "--help" in parameter.opts
                 rows["Global options" if is_global else "Options"].append(record)
-        for title, some in rows.items():
-            if some:
+        for title, rows_of_title in rows.items():
+            if rows_of_title:
                 with formatter.section(title):
-                    formatter.write_dl(some)
+                    formatter.write_dl(rows_of_title)
 
 
 class CommandGroup(click.Group):

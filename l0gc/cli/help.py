@@ -46,12 +46,12 @@ def help_command(settings: Settings, command: tuple[str, ...]) -> None:
     context = click.get_current_context().find_root()
     assert isinstance(context.command, click.Group)
     if len(command) == 1 and command[0] not in (commands := context.command.list_commands(context)):
-        there = pages()
-        if command[0] not in there:
-            names = sorted(there)
+        by_name = pages()
+        if command[0] not in by_name:
+            names = sorted(by_name)
             hint = suggestion(command[0], [*commands, *names], f"pages are {', '.join(names)}")
             raise click.UsageError(f"{command[0]!r} is neither a command nor a page; {hint}")
-        text = there[command[0]].read_text(encoding="utf-8")
+        text = by_name[command[0]].read_text(encoding="utf-8")
         Output(settings).result({"command": command[0], "help": text}, text.splitlines(), indent=None)
         return
     for name in command:

@@ -337,12 +337,12 @@ def _of_this_machine(e: OSError) -> str:
 
 def _log_format(args: list[str]) -> str:
     """Return the requested format, if it can be read without the command."""
-    wanted = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
+    log_format = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
     for option, value in zip(args, [*args[1:], ""], strict=False):
         name, given, inline = option.partition("=")
         if name == "--log-format":
-            wanted = inline if given else value
-    return wanted if wanted in logs.FORMATS else logs.TEXT
+            log_format = inline if given else value
+    return log_format if log_format in logs.FORMATS else logs.TEXT
 
 
 def _fail(message: str, code: int, *, trace: bool = False) -> int:

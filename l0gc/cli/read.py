@@ -106,9 +106,9 @@ def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLin
 
     with stop_on_interrupt(stopped):
         with out.progress(f"reading {topic}") as show, atomic_file(path) as write:
-            for some in lines(progress=show):
-                write(some.lines)
-                records, written = records + some.records, written + len(some.lines)
+            for part in lines(progress=show):
+                write(part.lines)
+                records, written = records + part.records, written + len(part.lines)
         whole = True
         data = {"topic": topic, "output": str(path), "count": records, "bytes": written}
         out.result(data, [f"{count(records, 'record')} ({size(written)}) in {path}"])

@@ -170,13 +170,13 @@ def alter(
     )
 
 
-def _lost(cluster: Cluster, name: str | None, wanted: RetentionSettings) -> str:
+def _lost(cluster: Cluster, name: str | None, retention: RetentionSettings) -> str:
     """Return what the next expiry would delete with these settings; empty if that is at most half of each topic, and all
     could be counted.
     """
     from l0gc.streamlog.level_one.expire import losses
 
-    lost, unknown = losses(cluster.handles(), name, wanted)
+    lost, unknown = losses(cluster.handles(), name, retention)
     much = [loss for loss in lost if 2 * loss.records > loss.there]
     uncounted = f" that cannot be counted ({unknown[0]})" if unknown else ""
     if not much:

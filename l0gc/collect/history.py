@@ -597,11 +597,11 @@ def _settled(cluster: ClusterView, records: Records, segments: Iterable[str]) ->
                 open_rows.pop((row.key, row.version_id if _is_of_versions(key) else ""), None)
     todo = list(open_rows.values())
     for at in range(0, len(todo), PAGE_SIZE):
-        some = todo[at : at + PAGE_SIZE]
-        there = cluster.parallel.map(lambda r: _is_there(cluster.store, r), some)
+        page = todo[at : at + PAGE_SIZE]
+        exist = cluster.parallel.map(lambda r: _is_there(cluster.store, r), page)
         yield [
             msgspec.structs.replace(r, status=DELETED if not t else LEFT if r.status == PLANNED else r.status)
-            for r, t in zip(some, there, strict=True)
+            for r, t in zip(page, exist, strict=True)
         ]
 
 
@@ -671,18 +671,18 @@ def _take_back(cluster: ClusterView, records: Records, segments: Sequence[str], 
         done |= {m for m in markers if m.key not in sure}
         # Whose marker's id is known is looked up only here; a marker that is gone would be removed once more, and counted.
         names = sorted(sure)
-        there = _there(cluster, names)
-        result.already += len(there)
-        markers = [m for m in markers if m.key not in there]
+        existing = _there(cluster, names)
+        result.already += len(existing)
+        markers = [m for m in markers if m.key not in existing]
         hidden = {m.key for of_key in found_markers for m in of_key}
         lost = [r.key for r in rows if r.status == DELETED and r.key not in sure and r.key not in hidden]
         missing |= set(lost) - _there(cluster, lost)
         sizes = {r.key: r.size for r in rows}
         for at in range(0, len(markers), PAGE_SIZE):
-            some = markers[at : at + PAGE_SIZE]
-            failures = store.delete_versions(some).failures
+            batch = markers[at : at + PAGE_SIZE]
+            failures = store.delete_versions(batch).failures
             result.failures += failures
-            keys = {m.key for m in some} - {f.key for f in failures}
+            keys = {m.key for m in batch} - {f.key for f in failures}
             back = _there(cluster, sorted(keys))
             result.restored += len(back)
             result.bytes += sum(sizes[k] for k in back)
@@ -712,7 +712,7 @@ def _record_undelete(cluster: ClusterView, records: Records, result: UndeleteRes
 def _there(cluster: ClusterView, keys: Sequence[str]) -> set[str]:
     """Return which of the keys exist."""
     is_there = cluster.parallel.map(lambda k: k in cluster.store.list(k).modified_ms, keys)
-    return {key for key, there in zip(keys, is_there, strict=True) if there}
+    return {key for key, exists in zip(keys, is_there, strict=True) if exists}
 
 
 def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str]:
@@ -788,7 +788,7 @@ def old_scan_snapshots(store: ObjectStore, plan: DeletionPlan[Vacuum]) -> Iterat
     yield from (_those(page, lambda key, _: key in old) for page in pages)
 
 
-def _those(page: ListedPage, wanted: Callable[[str, int], bool]) -> list[Deletable]:
+def _those(page: ListedPage, is_old: Callable[[str, int], bool]) -> list[Deletable]:
     """Return the objects of a page that are wanted, judged by key and write time."""
     rows = zip(page.keys, page.sizes, page.modified_ms, strict=True)
-    return [Deletable(key, -1, size, modified_ms) for key, size, modified_ms in rows if wanted(key, modified_ms)]
+    return [Deletable(key, -1, size, modified_ms) for key, size, modified_ms in rows if is_old(key, modified_ms)]

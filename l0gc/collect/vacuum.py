@@ -228,9 +228,9 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
 
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult) -> None:
         source.refresh()
-        there = source.amounts()
+        amounts = source.amounts()
         usual = usual_objects(self._cluster, VACUUM, (DROPPED_L1, ORPHANED_L1)) if self._options.max_delete_ratio else 0
-        plan = self._plan.limited_to_share(there.live_objects + there.dropped_objects, usual)
+        plan = self._plan.limited_to_share(amounts.live_objects + amounts.dropped_objects, usual)
         self._plan, result.plan, self._budget = plan, plan, Budget(plan.limits, RunCounts())
         delete_dropped(source, self._queue(DROPPED_L1))
         result.l1 = source.amounts()

@@ -123,16 +123,16 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
     """Return why the object `key` (relative to the URL) is kept, or that it may be deleted."""
     o = read_overview(cluster)
     parsed = o.layout.parse(key)
-    there = bool(key) and not key.endswith("/")
+    exists = bool(key) and not key.endswith("/")
     with suppress(RefusedObjectError, UnansweredObjectError):  # the journals say whether it is needed
-        there = there and ask_of_one(cluster.store, partial(if_there, cluster.store.head), key) is not None
+        exists = exists and ask_of_one(cluster.store, partial(if_there, cluster.store.head), key) is not None
     if parsed is None:
-        return _not_l0(cluster, o, key, there=there)
+        return _not_l0(cluster, o, key, there=exists)
     e = _explanation(o, key, parsed.epoch)
-    if not there:
+    if not exists:
         e.explanation.append(f"There is no such object; {who_deleted(cluster, key)}.")
     naming = o.logs.naming(key)
-    if naming and not there:  # perhaps reconciled since the journals were read, and then swept
+    if naming and not exists:  # perhaps reconciled since the journals were read, and then swept
         o.logs = read_journals(cluster, o.logs.snapshot, o.watermark)
         naming = o.logs.naming(key)
     if naming:

@@ -50,8 +50,8 @@ def releases(objects: Mapping[int, tuple[int, int]], unreconciled: Mapping[int, 
     choices = list[Release]()
     lifted = released = released_bytes = garbage = 0
     for epoch in sorted(e for e in {*objects, *unreconciled} if first <= e < below):
-        needed, (there, there_bytes) = unreconciled.get(epoch, 0), objects.get(epoch, (0, 0))
-        lifted, released, released_bytes = lifted + needed, released + there, released_bytes + there_bytes
+        needed, (objects_there, there_bytes) = unreconciled.get(epoch, 0), objects.get(epoch, (0, 0))
+        lifted, released, released_bytes = lifted + needed, released + objects_there, released_bytes + there_bytes
         garbage += max(0, there_bytes - needed)
         choices.append(Release(epoch, lifted, released, released_bytes, garbage))
     return choices

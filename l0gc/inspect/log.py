@@ -61,8 +61,8 @@ class Table:
         yield b"["
         for at in range(0, len(self), _ROWS_AT_ONCE):
             columns = [_values(c[at : at + _ROWS_AT_ONCE]) for c in self.columns.values()]
-            some = [dict(zip(self.columns, row, strict=True)) for row in zip(*columns, strict=True)]
-            yield (b"," if at else b"") + msgspec.json.encode(some)[1:-1]
+            rows = [dict(zip(self.columns, row, strict=True)) for row in zip(*columns, strict=True)]
+            yield (b"," if at else b"") + msgspec.json.encode(rows)[1:-1]
         yield b"]"
 
 

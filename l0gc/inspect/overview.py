@@ -258,9 +258,11 @@ def misplacement(journal: int, topic: Topic, state: TopicState) -> str:
     """Return why the topic, or some of its partitions, does not belong in the journal; empty if all do."""
     run = topic.run_in(journal)
     if run is None:
-        some = ", ".join(str(j) for j in topic.journals[:5]) + (" and others" if len(topic.journals) > 5 else "")
+        first_journals = ", ".join(str(j) for j in topic.journals[:5]) + (
+            " and others" if len(topic.journals) > 5 else ""
+        )
         noun = "journal" if len(topic.journals) == 1 else "journals"
-        return f"holds topic {topic.name!r}, which the controller has placed in {noun} {some}"
+        return f"holds topic {topic.name!r}, which the controller has placed in {noun} {first_journals}"
     numbers = state.partitions
     if len(numbers) and (numbers[0] < run.first or numbers[-1] >= run.first + run.count):
         outside = numbers[0] if numbers[0] < run.first else numbers[-1]

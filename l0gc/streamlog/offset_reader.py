@@ -344,17 +344,17 @@ class OffsetReader:
         fetched = self._parallel.fetch_ahead(
             self._fetched, self._with_blocks(state), lambda o: 0 if self._only_offsets else o.bytes
         )
-        for wanted, fetched_bytes, batch in self._parallel.compute_ahead(self._decoded, fetched):
-            self.counters.l0_objects += not self._only_offsets and wanted.time_ms != STAMPED
-            self.counters.l1_objects += not self._only_offsets and wanted.time_ms == STAMPED
+        for needed, fetched_bytes, batch in self._parallel.compute_ahead(self._decoded, fetched):
+            self.counters.l0_objects += not self._only_offsets and needed.time_ms != STAMPED
+            self.counters.l1_objects += not self._only_offsets and needed.time_ms == STAMPED
             self.counters.bytes += fetched_bytes
-            at = self._rows_of(wanted)
-            gaps = np.flatnonzero(wanted.extents["base"] > self._next[at])
+            at = self._rows_of(needed)
+            gaps = np.flatnonzero(needed.extents["base"] > self._next[at])
             if len(gaps):
                 raise self._gap(int(at[gaps[0]]))
-            partitions = np.repeat(wanted.extents["partition"].astype(np.int32), wanted.extents["records"])
+            partitions = np.repeat(needed.extents["partition"].astype(np.int32), needed.extents["records"])
             piece = self._piece(partitions, batch)
-            self._next[at] = wanted.extents["base"] + wanted.extents["records"]
+            self._next[at] = needed.extents["base"] + needed.extents["records"]
             yield piece
 
     def _with_blocks(self, state: TopicState) -> Iterator[UnreconciledObject]:
@@ -370,40 +370,40 @@ class OffsetReader:
                 following[at[follows]] = extents["base"] + extents["records"]
                 yield replace(o, extents=extents)
 
-    def _rows_of(self, wanted: UnreconciledObject) -> Rows:
+    def _rows_of(self, needed: UnreconciledObject) -> Rows:
         """Return the rows of the reader's partitions to which the extents belong."""
-        return np.searchsorted(self._partitions, wanted.extents["partition"])
+        return np.searchsorted(self._partitions, needed.extents["partition"])
 
-    def _fetched(self, wanted: UnreconciledObject) -> tuple[UnreconciledObject, list[bytes]]:
+    def _fetched(self, needed: UnreconciledObject) -> tuple[UnreconciledObject, list[bytes]]:
         if self._only_offsets:
-            return wanted, []
-        blocks = [wanted.block(n) for n in wanted.needed]
-        with _holding(int(self._rows_of(wanted)[0]), int(wanted.extents["base"][0])):
-            return wanted, fetch_blocks(self._cluster.store, wanted.key, blocks)
+            return needed, []
+        blocks = [needed.block(n) for n in needed.needed]
+        with _holding(int(self._rows_of(needed)[0]), int(needed.extents["base"][0])):
+            return needed, fetch_blocks(self._cluster.store, needed.key, blocks)
 
     def _decoded(
         self, fetched: tuple[UnreconciledObject, list[bytes]]
     ) -> tuple[UnreconciledObject, int, pa.RecordBatch]:
         """Return an object with its records, and how many of its bytes were fetched."""
-        wanted, bodies = fetched
-        extents = wanted.extents
+        needed, bodies = fetched
+        extents = needed.extents
         batches: list[pa.RecordBatch] = []
-        for number, body in zip(wanted.needed if bodies else (), bodies, strict=True):
+        for number, body in zip(needed.needed if bodies else (), bodies, strict=True):
             mine = extents[extents["block"] == number]
             at_least = int((mine["row"].astype(np.int64) + mine["records"]).max())
-            batches.append(select(decode_block(body, wanted.key, wanted.block(number), at_least), mine))
+            batches.append(select(decode_block(body, needed.key, needed.block(number), at_least), mine))
         # An extent's block rises with it, so the rows lie in the order of the extents.
         counts = extents["records"].astype(np.int64)
         begins = np.cumsum(counts) - counts
         total = int(counts.sum())
-        in_blocks = (*parquet.WHOLE_RECORD, *(["epoch"] if wanted.time_ms == STAMPED else []))
+        in_blocks = (*parquet.WHOLE_RECORD, *(["epoch"] if needed.time_ms == STAMPED else []))
         of_records = (f for f in parquet.L1_COLUMNS if f.name in in_blocks and f.name in self._names_to_parse)
         stored = {f.name: pa.concat_arrays([column_of(b, f) for b in batches]) for f in of_records}
         stored["offset"] = columns.numbers(np.repeat(extents["base"] - begins, counts) + np.arange(total))
-        stored.setdefault("epoch", columns.repeated(wanted.epoch, total))
+        stored.setdefault("epoch", columns.repeated(needed.epoch, total))
         arrays = [stored[name] for name in self._names_to_parse]
         batch = pa.RecordBatch.from_arrays(arrays, names=self._names_to_parse)
-        return wanted, sum(map(len, bodies)), self._with_typed(batch)
+        return needed, sum(map(len, bodies)), self._with_typed(batch)
 
     # -- both ------------------------------------------------------------------------------------------------------------
 

@@ -119,14 +119,14 @@ def describe_producer(cluster: Handles, name: str) -> ProducerView:
 
     def look(journal: int) -> JournalView | None:
         try:
-            known = cluster.journal(journal).catch_up(whole=False).producers.get(run.producer_id)
+            producer_state = cluster.journal(journal).catch_up(whole=False).producers.get(run.producer_id)
         except CorruptObjectError as e:
             errors.append(str(e))
             return None
-        if known is None:
+        if producer_state is None:
             unknown.append(journal)
             return None
-        return _view(journal, known, run)
+        return _view(journal, producer_state, run)
 
     journals = [v for v in cluster.parallel.map(look, state.journals_in_use()) if v is not None]
     return ProducerView(

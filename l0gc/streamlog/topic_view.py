@@ -62,10 +62,10 @@ def objects_within(
         starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
     """
     for o in objects if len(partitions) else ():
-        at, there = places(partitions, o.extents["partition"])
+        at, is_there = places(partitions, o.extents["partition"])
         first = np.maximum(o.extents["base"], starts[at])
         end = np.minimum(o.extents["base"] + o.extents["records"], ends[at])
-        inside = there & (first < end)
+        inside = is_there & (first < end)
         if inside.any():
             cut = o.extents[inside].copy()
             cut["row"] += (first[inside] - cut["base"]).astype(np.int32)
@@ -166,7 +166,7 @@ class TopicView:
 
     def _first_in_l1(
         self,
-        wanted: Rows,
+        is_searched: Rows,
         starts: Rows,
         times: Rows,
         holes: _AtHole,
@@ -180,7 +180,7 @@ class TopicView:
         """
         rows = self.listed()
         at = rows["partition"] - self.run.first
-        may = wanted[at] & (rows["last"] >= starts[at]) & (rows["max_timestamp"] >= times[at])
+        may = is_searched[at] & (rows["last"] >= starts[at]) & (rows["max_timestamp"] >= times[at])
         may &= ~is_hole(rows) | (holes != "skip")
         rows = rows[may][distinct_at(at[may])[1]]  # a record's time is never before that of the one before it
         numbers = {o.name: number for number, o in enumerate(self._known.shared)}

@@ -249,14 +249,14 @@ def describe_topic(
     def look(run: JournalRun) -> tuple[TopicTotals, list[PartitionOffsets], tuple[int, int]]:
         handle = cluster.journal(run.journal)
         with handle.replica.lock:
-            known = handle.catch_up().topic(topic.revision)
+            topic_state = handle.catch_up().topic(topic.revision)
             mine = [p for p in shown if run.first <= p < run.first + run.count]
-            rows = known.all_rows()
-            old = outdated_rows(known.l1, topic.schema_epoch)
+            rows = topic_state.all_rows()
+            old = outdated_rows(topic_state.l1, topic.schema_epoch)
             if topic.value_schema is not None:
-                old = np.concatenate([old, *(o.listed() for o in known.shared)])
+                old = np.concatenate([old, *(o.listed() for o in topic_state.shared)])
             left = int((old["last"] + 1 - old["base"]).sum()), int(old["bytes"].sum())
-            return known.totals(), [_offsets(known, rows, run.journal, p) for p in mine], left
+            return topic_state.totals(), [_offsets(topic_state, rows, run.journal, p) for p in mine], left
 
     looks = cluster.parallel.map(look, topic.runs())
     sums = (sum(column) for column in zip(*(astuple(totals) for totals, _, _ in looks), strict=True))

@@ -118,23 +118,23 @@ class _FileSet:
         self._path, place = path, path.rstrip("/")
         self._store = _opened(store, store_at, place)
         self._marker = _marker(self._store)
-        there = self._store.list("").modified_ms
-        self._finished = finished and bool(there)
+        keys = self._store.list("").modified_ms
+        self._finished = finished and bool(keys)
         if self._finished and self._marker is None:
             raise SafetyError(
                 f"the folder {path} is not complete: it has no {_MARKER}, which its writer puts there last; wait for "
                 f"it, or give the number of partitions as --expect-partitions"
             )
         for name, its_own in _FORMATS.items():
-            if any(its_own.match(key) for key in there):
+            if any(its_own.match(key) for key in keys):
                 raise UsageError(
                     f"the folder {path} is {name} table, which also holds files whose rows were deleted: export its rows as "
                     "Parquet, or read it with Spark and give the data frame to compute_watermark(spark, reports=…, "
                     "partitions=…)"
                 )
-        self.files = [(place, key) for key in there if not _HIDDEN.search(f"/{key}")]
+        self.files = [(place, key) for key in keys if not _HIDDEN.search(f"/{key}")]
         folder, name = posixpath.split(place)
-        if not there and folder != "s3:" and if_there(_opened(store, store_at, folder).head, name) is not None:
+        if not keys and folder != "s3:" and if_there(_opened(store, store_at, folder).head, name) is not None:
             self.files = [(folder, name)]  # an empty bucket has no folder above it
         if not self.files:
             raise NotFoundError(
@@ -150,9 +150,9 @@ class _FileSet:
 
 
 class _FoundFiles:
-    def __init__(self, wanted: ExternalFiles, reports: _FileSet, partitions: _FileSet, store_at: StoreAt) -> None:
-        self._wanted, self._folders, self._store_at = wanted, (reports, partitions), store_at
-        counted = wanted.expect_partitions is not None
+    def __init__(self, request: ExternalFiles, reports: _FileSet, partitions: _FileSet, store_at: StoreAt) -> None:
+        self._wanted, self._folders, self._store_at = request, (reports, partitions), store_at
+        counted = request.expect_partitions is not None
         self._parts = [_Part(*f, folder is reports, counted) for folder in self._folders for f in folder.files]
         self.files = len(self._parts) if all(p.place.startswith("s3://") for p in self._parts) else 0
 

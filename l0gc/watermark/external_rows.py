@@ -78,11 +78,11 @@ def known_columns(name: str, table: pa.Table, needed: Sequence[str]) -> pa.Table
         if TYPES[column] == pa.int64() and (pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
             raise CorruptObjectError(f"{name} has {kind} in the column {column!r}, which must hold whole numbers")
     nothing = {c: pa.nulls(table.num_rows, t) for c, t in TYPES.items()}
-    known = pa.table({c: table[c].cast(t) if c in columns else nothing[c] for c, t in TYPES.items()})
+    cast_table = pa.table({c: table[c].cast(t) if c in columns else nothing[c] for c, t in TYPES.items()})
     for column in needed:
-        if known[column].null_count:
+        if cast_table[column].null_count:
             raise CorruptObjectError(f"{name} has rows whose {column} is empty")
-    return known
+    return cast_table
 
 
 def spread(table: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
@@ -209,20 +209,20 @@ def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> External
     best, created = np.full(len(name_of_pair), NO_WATERMARK - 1), np.full(len(name_of_pair), NO_WATERMARK - 1)
     np.maximum.at(best, pair[rows:], gc_epoch)
     np.maximum.at(created, pair[:rows], revision[:rows])
-    there = np.flatnonzero(created >= NO_WATERMARK)
-    is_reported = best[there] >= NO_WATERMARK
+    listed_rows = np.flatnonzero(created >= NO_WATERMARK)
+    is_reported = best[listed_rows] >= NO_WATERMARK
     # Without a report it counts with its creation; if that is not known either, it holds everything.
-    at = np.where(is_reported, best[there], np.maximum(created[there], 0) - 1)
+    at = np.where(is_reported, best[listed_rows], np.maximum(created[listed_rows], 0) - 1)
     low = np.argsort(at, kind="stable")[:HELD_BACK_SHOWN].tolist()
     kinds = [REPORTED if is_reported[i] else UNREPORTED for i in low]
     highest = np.maximum(gc_epoch, _numbers(reported, "max_applied_epoch", NO_WATERMARK))
     top = int(highest.max()) if len(highest) else 0
     return msgspec.structs.replace(
         facts,
-        partitions=len(there),
+        partitions=len(listed_rows),
         gc_epochs=dict(zip(*(x.tolist() for x in np.unique(at, return_counts=True)), strict=True)),
         lowest=[
-            Holder(*name_of(name_of_pair[there[i]]), int(at[i]), k, _REASONS[k])
+            Holder(*name_of(name_of_pair[listed_rows[i]]), int(at[i]), k, _REASONS[k])
             for i, k in zip(low, kinds, strict=True)
         ],
         highest=(-top, *name_of(of_report[highest == top].min())) if len(highest) else None,

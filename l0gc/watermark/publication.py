@@ -545,10 +545,10 @@ def reserve_numbers(cluster: ClusterView, wanted: tuple[int, int]) -> tuple[int,
             return PublishedWatermark(identity.cluster_id, NO_WATERMARK, epoch, cluster.now_ms(), given=given)
         return msgspec.structs.replace(current, given=given)
 
-    known = (0, 0) if published is None else published.given
-    if known[0] < wanted[0] or known[1] < wanted[1]:
+    reserved = (0, 0) if published is None else published.given
+    if reserved[0] < wanted[0] or reserved[1] < wanted[1]:
         _swap(cluster.store, cluster.runtime, identity.cluster_id, change)
-    return known
+    return reserved
 
 
 def _swap(

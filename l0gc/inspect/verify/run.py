@@ -590,8 +590,8 @@ def confirm(
     state = cluster.controller.snapshot()
     topics = {t.revision for t in state.topics.values()}, {d.topic.revision for d in state.deleted}
     # Those whose topic still is what it was, live or deleted, and whose epoch still was not reached.
-    there = (s for s in still if not s.topic or s.revision in topics[s.kind == Kind.TOPIC_UNCLOSED])
-    return [s for s in there if s.kind != Kind.EPOCH_AHEAD or s.expected > state.epoch]
+    of_live_topics = (s for s in still if not s.topic or s.revision in topics[s.kind == Kind.TOPIC_UNCLOSED])
+    return [s for s in of_live_topics if s.kind != Kind.EPOCH_AHEAD or s.expected > state.epoch]
 
 
 def _with(s: Suspect, detail: str | None) -> Suspect | None:

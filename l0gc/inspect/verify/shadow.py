@@ -220,8 +220,8 @@ def _read_journal(
         ]
 
     for at in range(0, len(offsets), _ENTRIES_AT_ONCE):
-        some = offsets[at : at + _ENTRIES_AT_ONCE]
-        for offset, found in zip(some, cluster.parallel.map(objects_of, some), strict=True):
+        batch = offsets[at : at + _ENTRIES_AT_ONCE]
+        for offset, found in zip(batch, cluster.parallel.map(objects_of, batch), strict=True):
             for s in found:
                 needs.landed.setdefault(s.key, []).append((offset, s))
     return [s for s in check_journal(copy, snapshot) if s.kind in DOUBTFUL]
@@ -250,8 +250,8 @@ def _read_access_logs(
             lines, times = lines + 1, [min([ms, *times]), max([ms, *times])]
             name = unquote(unquote(m["key"]))  # S3 encodes it twice
             parsed = snapshot.layout.parse(name.removeprefix(logs.prefix)) if name.startswith(logs.prefix) else None
-            wanted = m["bucket"] == logs.bucket and m["operation"].endswith(_READS) and m["status"].startswith("2")
-            if parsed is not None and parsed.epoch <= needs.limit and wanted:
+            is_read = m["bucket"] == logs.bucket and m["operation"].endswith(_READS) and m["status"].startswith("2")
+            if parsed is not None and parsed.epoch <= needs.limit and is_read:
                 who = without_secrets(m["requester"])
                 text = f"{who} read it at {moment(ms)} ({m['operation']})"
                 reads.append(LoggedRead(name.removeprefix(logs.prefix), ms, text))

@@ -111,8 +111,8 @@ def evolve(table: Table, schema: ValueSchema) -> None:
         SafetyError: it has other columns than that value schema.
     """
     number = int(table.properties.get(VALUES, 0))
-    wanted = schema_with(schema, 1 + max(s.schema_id for s in table.metadata.schemas))
-    if number == schema.number and table.schema().as_struct() != wanted.as_struct():
+    next_schema = schema_with(schema, 1 + max(s.schema_id for s in table.metadata.schemas))
+    if number == schema.number and table.schema().as_struct() != next_schema.as_struct():
         raise SafetyError(
             f"table {'.'.join(table.name())} has other columns than value schema {number} of its topic: another program "
             "changed it; drop it with l0gc table drop, and create it again"
@@ -121,7 +121,7 @@ def evolve(table: Table, schema: ValueSchema) -> None:
         with table.transaction() as transaction:
             transaction._apply(
                 (
-                    AddSchemaUpdate(schema=wanted),
+                    AddSchemaUpdate(schema=next_schema),
                     SetCurrentSchemaUpdate(),
                     SetPropertiesUpdate(updates={VALUES: str(schema.number)}),
                 ),
@@ -222,7 +222,7 @@ def _sentence(e: Exception) -> str:
     return (lines[0] if lines else type(e).__name__)[:300]
 
 
-def check_place(table: Table, wanted: TopicTable) -> None:
+def check_place(table: Table, spec: TopicTable) -> None:
     """Raise `SafetyError` if the table, or a metadata file that it names, is not where it was created.
 
     A program with rights on the catalog alone can make it name another table's files, which a sync would then delete
@@ -230,11 +230,11 @@ def check_place(table: Table, wanted: TopicTable) -> None:
     """
     folder = metadata_folder(table)
     files = [table.metadata_location, *(old.metadata_file for old in table.metadata.metadata_log)]
-    if table.location() != (wanted.location or table.location()) or not all(f.startswith(folder) for f in files):
+    if table.location() != (spec.location or table.location()) or not all(f.startswith(folder) for f in files):
         raise SafetyError(
-            f"table {wanted.table} in catalog {wanted.catalog!r} was created at {wanted.location}, and has its metadata at "
+            f"table {spec.table} in catalog {spec.catalog!r} was created at {spec.location}, and has its metadata at "
             f"{table.metadata_location} now, or names older metadata elsewhere: somebody changed it there, and nothing was "
-            f"changed or deleted; put it back, or end it with l0gc table drop {wanted.topic} --forget"
+            f"changed or deleted; put it back, or end it with l0gc table drop {spec.topic} --forget"
         )
 
 
@@ -242,27 +242,27 @@ def metadata_folder(table: Table) -> str:
     return f"{table.location().rstrip('/')}/metadata/"
 
 
-def create_in_catalog(catalog: Catalog, wanted: TopicTable, cluster_id: str, url: str) -> Table:
+def create_in_catalog(catalog: Catalog, spec: TopicTable, cluster_id: str, url: str) -> Table:
     """Return the table in its catalog: create it if it does not exist, and otherwise check it as `load_table` does."""
     from pyiceberg.table import TableProperties as P
 
     properties = {
         OWNER: cluster_id,
         PLACE: url,
-        REVISION: str(wanted.revision),
+        REVISION: str(spec.revision),
         "format-version": "2",
         "gc.enabled": "false",
         P.METADATA_DELETE_AFTER_COMMIT_ENABLED: "true",
         P.METADATA_PREVIOUS_VERSIONS_MAX: str(VERSIONS_KEPT),
         P.DEFAULT_NAME_MAPPING: SCHEMA.name_mapping.model_dump_json(),
     }
-    with explained(wanted.catalog):
-        catalog.create_namespace_if_not_exists(wanted.table.rpartition(".")[0])
-        catalog.create_table_if_not_exists(wanted.table, SCHEMA, partition_spec=SPEC, properties=properties)
-    return load_table(catalog, wanted, cluster_id, url)
+    with explained(spec.catalog):
+        catalog.create_namespace_if_not_exists(spec.table.rpartition(".")[0])
+        catalog.create_table_if_not_exists(spec.table, SCHEMA, partition_spec=SPEC, properties=properties)
+    return load_table(catalog, spec, cluster_id, url)
 
 
-def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str, url: str) -> Table:
+def load_table(catalog: Catalog, spec: TopicTable, cluster_id: str, url: str) -> Table:
     """Return the table as its catalog has it now.
 
     Raises:
@@ -271,12 +271,12 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str, url: str) 
         ClusterMismatchError: see `check_owner`.
         SafetyError: its columns, or how it is partitioned, are not what l0gc made them; see `check_place`, too.
     """
-    with explained(wanted.catalog):
+    with explained(spec.catalog):
         try:
-            table: Table = catalog.load_table(wanted.table)
+            table: Table = catalog.load_table(spec.table)
         except failed.NoSuchTableError as e:
             raise NotFoundError(
-                f"catalog {wanted.catalog!r} has no table {wanted.table}; end it with l0gc table drop {wanted.topic}, "
+                f"catalog {spec.catalog!r} has no table {spec.table}; end it with l0gc table drop {spec.topic}, "
                 "then create it again"
             ) from e
     table.catalog = catalog
@@ -287,8 +287,8 @@ def load_table(catalog: Catalog, wanted: TopicTable, cluster_id: str, url: str) 
             "(--table)"
         )
     place, revision = table.properties.get(PLACE, ""), int(table.properties.get(REVISION, -1))
-    check_owner(owner, place, revision, wanted, cluster_id, url)
-    check_place(table, wanted)
+    check_owner(owner, place, revision, spec, cluster_id, url)
+    check_place(table, spec)
     columns = {f.field_id: (f.name, f.field_type, f.required) for f in table.schema().fields}
     ours = {f.field_id: (f.name, f.field_type, f.required) for f in SCHEMA.fields}
     parts = [(f.source_id, f.transform) for f in table.spec().fields]

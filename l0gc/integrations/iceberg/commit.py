@@ -72,11 +72,11 @@ def typed_statistics(schema: Schema) -> Callable[[Any], Statistics]:
 
     texts = {f.name: isinstance(f.field_type, StringType) for f in schema.fields if f.field_id >= VALUE_ERROR_ID}
     modes = {f"write.metadata.metrics.column.{name}": "counts" if text else "full" for name, text in texts.items()}
-    wanted = io.compute_statistics_plan(schema, {"write.metadata.metrics.default": "none", **modes})
+    plan = io.compute_statistics_plan(schema, {"write.metadata.metrics.default": "none", **modes})
     ids = io.parquet_path_to_id_mapping(schema)
 
     def statistics(footer: Any) -> Statistics:
-        fields = io.data_file_statistics_from_parquet_metadata(footer, wanted, ids).to_serialized_dict()
+        fields = io.data_file_statistics_from_parquet_metadata(footer, plan, ids).to_serialized_dict()
         return Statistics(*(fields[name] for name in Statistics._fields))
 
     return statistics
@@ -178,10 +178,10 @@ def _entries(io: FileIO, m: ManifestFile) -> Entries:
 
 def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
     """Yield all of the manifests in growing groups, from both ends, where merge and retention drop objects."""
-    left, some = deque(manifests), READ_FIRST
+    left, number = deque(manifests), READ_FIRST
     while left:
-        yield [left.pop() if n % 2 else left.popleft() for n in range(min(some, len(left)))]
-        some *= 2
+        yield [left.pop() if n % 2 else left.popleft() for n in range(min(number, len(left)))]
+        number *= 2
 
 
 def name_in(path: str, url: str, table: str) -> bytes:
@@ -322,11 +322,11 @@ def commit_snapshot(
 
 def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
     """Return the manifest lists of the snapshots, and the manifests that these name."""
-    some = list(snapshots)
+    all_snapshots = list(snapshots)
     manifest_paths = ExecutorFactory.get_or_create().map(
-        lambda s: [m.manifest_path for m in s.manifests(table.io)], some
+        lambda s: [m.manifest_path for m in s.manifests(table.io)], all_snapshots
     )
-    return {s.manifest_list for s in some}.union(*manifest_paths)
+    return {s.manifest_list for s in all_snapshots}.union(*manifest_paths)
 
 
 def metadata_files(table: Table) -> set[str]:
@@ -376,9 +376,9 @@ def unnamed(table: Table, age_ms: int | None = None) -> Iterator[str]:
     listed = table.io.fs_by_scheme(scheme, host).get_file_info(FileSelector(path, allow_not_found=True))
     written = {f"{folder}{info.base_name}": info.mtime for info in listed if info.is_file}
     named = set[str]()
-    for there in (table, table.catalog.load_table(table.name())):
-        named |= metadata_files(there) | {
-            s.statistics_path for s in (*there.metadata.statistics, *there.metadata.partition_statistics)
+    for state in (table, table.catalog.load_table(table.name())):
+        named |= metadata_files(state) | {
+            s.statistics_path for s in (*state.metadata.statistics, *state.metadata.partition_statistics)
         }
     now = written.get(table.metadata_location)
     for at, mtime in written.items():

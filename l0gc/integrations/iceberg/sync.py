@@ -67,7 +67,7 @@ _CHANGED: Final = (failed.CommitFailedException, failed.NoSuchTableError)
 """The exceptions of a commit if the table was changed or dropped after it was loaded."""
 
 
-def create_table(cluster: Handles, wanted: TopicTable) -> None:
+def create_table(cluster: Handles, topic_table: TopicTable) -> None:
     """Create a topic's table in its catalog, and have it synced from now on; a repeated call changes nothing.
 
     Raises:
@@ -77,13 +77,15 @@ def create_table(cluster: Handles, wanted: TopicTable) -> None:
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
-    existing = state.tables.get(wanted.topic)
-    if existing is not None and replace(existing, location="") == wanted:
-        wanted = existing
-    if (entry := decide_create_table(state, wanted)) is not None:
+    existing = state.tables.get(topic_table.topic)
+    if existing is not None and replace(existing, location="") == topic_table:
+        topic_table = existing
+    if (entry := decide_create_table(state, topic_table)) is not None:
         entry.check(state)  # or a table without a topic would stay in the catalog
-    there = create_in_catalog(open_catalog(wanted.catalog, cluster.store), wanted, state.cluster_id, cluster.store.url)
-    cluster.controller.create_table(replace(wanted, location=there.location()))
+    created = create_in_catalog(
+        open_catalog(topic_table.catalog, cluster.store), topic_table, state.cluster_id, cluster.store.url
+    )
+    cluster.controller.create_table(replace(topic_table, location=created.location()))
 
 
 def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> None:
@@ -96,10 +98,10 @@ def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> 
     if not forget:
         catalog = open_catalog(table.catalog, cluster.store)
         with suppress(NotFoundError), explained(table.catalog):
-            there = load_table(catalog, table, state.cluster_id, cluster.store.url)
-            paths = metadata_files(there) | set(unnamed(there))
+            iceberg_table = load_table(catalog, table, state.cluster_id, cluster.store.url)
+            paths = metadata_files(iceberg_table) | set(unnamed(iceberg_table))
             catalog.drop_table(table.table)
-            end_metadata(there, paths, cluster.store.url)
+            end_metadata(iceberg_table, paths, cluster.store.url)
     cluster.controller.drop_table(table)
     _end_pins(cluster, state.pins_of(table).values())
 
@@ -142,12 +144,12 @@ def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced
         topic = state.topic_of(table)
         if topic is None:
             raise NotFoundError(_without_topic(table))
-        there = load_table(catalog, table, state.cluster_id, cluster.store.url)
+        iceberg_table = load_table(catalog, table, state.cluster_id, cluster.store.url)
         try:
             if topic.value_schema is not None:
                 with explained(table.catalog):
-                    evolve(there, topic.value_schema)
-            return _Sync(cluster, table, there, state, keep_ms).run(topic)
+                    evolve(iceberg_table, topic.value_schema)
+            return _Sync(cluster, table, iceberg_table, state, keep_ms).run(topic)
         except _CHANGED:
             continue
     raise StoreError(f"table {table.table} was changed by others {ATTEMPTS} times while it was synced; sync it again")
@@ -163,14 +165,22 @@ def _without_topic(table: TopicTable) -> str:
 class _Sync:
     """One attempt to sync a table, as it was loaded."""
 
-    def __init__(self, cluster: Handles, table: TopicTable, there: Table, state: ControllerState, keep_ms: int) -> None:
-        self._cluster, self._table, self._there, self._state, self._keep_ms = cluster, table, there, state, keep_ms
+    def __init__(
+        self, cluster: Handles, table: TopicTable, iceberg_table: Table, state: ControllerState, keep_ms: int
+    ) -> None:
+        self._cluster, self._table, self._there, self._state, self._keep_ms = (
+            cluster,
+            table,
+            iceberg_table,
+            state,
+            keep_ms,
+        )
         self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()  # as of before the table was loaded
         now = cluster.controller.snapshot().pins_of(table)  # of which a snapshot that was loaded may name any
         self._pins = {name: pin for name, pin in now.items() if pin.in_effect}
-        self._snapshots = {s.snapshot_id: s for s in there.metadata.snapshots}
+        self._snapshots = {s.snapshot_id: s for s in iceberg_table.metadata.snapshots}
         self._notes = {at: _note(s) for at, s in self._snapshots.items()}
-        self._head = there.current_snapshot()
+        self._head = iceberg_table.current_snapshot()
         self._note = None
         if self._head is not None:
             self._note = plan.check_head(
@@ -214,7 +224,7 @@ class _Sync:
 
     def _commit(self, topic: Topic, pin: str) -> tuple[TableSynced, set[int]]:
         """Commit what has changed, if anything; return the result and the ids of the snapshots that ended."""
-        there, note, url = self._there, self._note, self._cluster.store.url
+        iceberg_table, note, url = self._there, self._note, self._cluster.store.url
         rows, ends = l1_rows(self._cluster, topic)  # after the pin: what they name stays from here on
         if note is not None:
             plan.check_not_ahead(note, lambda j, place: self._cluster.journal(j).replica.holds(place), self._table)
@@ -231,15 +241,15 @@ class _Sync:
 
         if due:
             said = plan.SnapshotNote(self._state.cluster_id, url, topic.revision, ends, self._now_ms, pin, files, names)
-            manifests = manifests_of(there, self._head)
+            manifests = manifests_of(iceberg_table, self._head)
             was_held, gone, read = self._compared(manifests, rows[objects])
             new = objects[~was_held]
             new = new[np.argsort(rows["epoch"][new], kind="stable")]
-            added = data_files(rows, new, path, there.spec().spec_id, self._statistics(topic, rows[new]))
+            added = data_files(rows, new, path, iceberg_table.spec().spec_id, self._statistics(topic, rows[new]))
             result.added, result.removed = len(added), len(gone)
-            commit_snapshot(there, said.to_summary(), manifests, read, added, gone, ended)
+            commit_snapshot(iceberg_table, said.to_summary(), manifests, read, added, gone, ended)
         else:
-            commit_snapshot(there, None, expired=ended)
+            commit_snapshot(iceberg_table, None, expired=ended)
         result.committed, result.snapshot_id, result.expired = True, self._current(), len(ended)
         return result, ended
 

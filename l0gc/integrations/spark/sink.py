@@ -192,8 +192,8 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
         CorruptObjectError: a journal of one of its topics cannot be read.
     """
     named = {*topics, batch.topic}
-    known = cluster.controller.snapshot().topics.values()
-    asked = [t for t in known if batch.any_topic or t.name in named]
+    all_topics = cluster.controller.snapshot().topics.values()
+    asked = [t for t in all_topics if batch.any_topic or t.name in named]
     fresh = {j for t in asked if t.name in named for j in t.journals}
     landed: dict[tuple[int, int], BatchRows] = {}
 

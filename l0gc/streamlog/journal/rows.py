@@ -115,13 +115,13 @@ def _begins(ordered: Rows) -> Rows:
     return first
 
 
-def places(values: Rows, wanted: Rows) -> tuple[Rows, Rows]:
+def places(values: Rows, searched: Rows) -> tuple[Rows, Rows]:
     """Return the place of each wanted number among ascending values, and whether it is there; if not, the place is
     arbitrary.
     """
-    at = np.searchsorted(values, wanted)
+    at = np.searchsorted(values, searched)
     at[at == len(values)] = 0
-    return at, values[at] == wanted if len(values) else np.zeros(len(wanted), np.bool_)
+    return at, values[at] == searched if len(values) else np.zeros(len(searched), np.bool_)
 
 
 def name_bytes(name: str) -> bytes:
@@ -176,9 +176,9 @@ def ranks(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
     which = np.r_[np.zeros(len(rows), np.int8), np.ones(len(partitions), np.int8)]
     order = np.lexsort((which, np.r_[rows["base"], offsets], np.r_[rows["partition"], partitions]))
     before = np.cumsum(which[order] == 0) - 1
-    wanted = which[order] == 1
+    is_searched = which[order] == 1
     at = np.empty(len(partitions), np.int64)
-    at[order[wanted] - len(rows)] = before[wanted]
+    at[order[is_searched] - len(rows)] = before[is_searched]
     return at
 
 

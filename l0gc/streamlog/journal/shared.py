@@ -142,9 +142,9 @@ class SharedObject:
     def _block_of_rows(self) -> Rows:
         return np.repeat(np.arange(len(self.blocks)), self.blocks["extents"])
 
-    def only(self, wanted: Rows) -> SharedObject:
+    def only(self, is_kept: Rows) -> SharedObject:
         """Return the object with some of its rows named; the others have never landed."""
-        return replace(self, flags=np.where(wanted, self.flags, UNLANDED).astype(_FLAG))
+        return replace(self, flags=np.where(is_kept, self.flags, UNLANDED).astype(_FLAG))
 
     def is_same(self, other: SharedObject) -> bool:
         """Return whether both are the same object, whatever rows of it are named."""

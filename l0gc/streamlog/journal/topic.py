@@ -359,8 +359,8 @@ class TopicState:
     def values(self, column: Rows, partitions: Rows, otherwise: int) -> Rows:
         if not len(self.partitions):
             return np.full(len(partitions), otherwise, np.int64)
-        at, there = places(self.partitions, partitions)
-        values: Rows = np.where(there, column[at], otherwise)
+        at, is_there = places(self.partitions, partitions)
+        values: Rows = np.where(is_there, column[at], otherwise)
         return values
 
     def reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
@@ -376,9 +376,9 @@ class TopicState:
         """Return whether an extent ends where each range of `ranges` does."""
         ends = np.zeros(len(ranges), bool)
         for o in self.objects:
-            at, there = places(ranges["partition"], o.extents["partition"])
+            at, is_there = places(ranges["partition"], o.extents["partition"])
             lasts = o.extents["base"] + o.extents["records"] - 1
-            ends[at[there & (lasts == ranges["last"][at])]] = True
+            ends[at[is_there & (lasts == ranges["last"][at])]] = True
         return ends
 
 
@@ -390,6 +390,6 @@ def l1_file(row: Any) -> L1File:
 
 def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:
     """Return which of the extents end at or before the record in `lasts` of their partition, if it is among these."""
-    at, there = places(partitions, extents["partition"])
-    ended: Rows = there & (extents["base"] + extents["records"] - 1 <= lasts[at])
+    at, is_there = places(partitions, extents["partition"])
+    ended: Rows = is_there & (extents["base"] + extents["records"] - 1 <= lasts[at])
     return ended

@@ -114,11 +114,11 @@ class DrainLift(Lift):
         takes = {take.journal: take for take in self.round.takes}
 
         def ask(read: ObjectRead) -> ObjectRead | None:
-            wanted = read.object.extents
+            extents = read.object.extents
             try:
                 for _, o in _objects(cluster, takes[read.journal]):
                     if o.key == read.object.key:
-                        left = wanted[places(o.extents["partition"], wanted["partition"])[1]]
+                        left = extents[places(o.extents["partition"], extents["partition"])[1]]
                         return read._replace(object=replace(o, extents=left)) if len(left) else None
             except CorruptObjectError:
                 return read

@@ -196,7 +196,7 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
     )
 
 
-def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run: bool, shown: int) -> ExpireResult:
+def run_expiry(cluster: Handles, topics: list[Topic], new_starts: NewStarts, dry_run: bool, shown: int) -> ExpireResult:
     """Move log start offsets in every journal that has some of the topics.
 
     A failure in one journal affects only that journal.
@@ -204,7 +204,7 @@ def run_expiry(cluster: Handles, topics: list[Topic], wanted: NewStarts, dry_run
     result = ExpireResult(dry_run=dry_run)
 
     def one(part: tuple[int, list[Topic]]) -> ExpireResult:
-        run = _Expiry(cluster, *part, wanted, dry_run, shown)
+        run = _Expiry(cluster, *part, new_starts, dry_run, shown)
         with run.recording_errors(StoreError):
             run.run()
         return run.result
@@ -219,9 +219,9 @@ class _Expiry(Editor):
     """The new starts in one journal."""
 
     def __init__(
-        self, cluster: Handles, journal: int, topics: Sequence[Topic], wanted: NewStarts, dry_run: bool, shown: int
+        self, cluster: Handles, journal: int, topics: Sequence[Topic], new_starts: NewStarts, dry_run: bool, shown: int
     ) -> None:
-        self._cluster, self._wanted, self._dry_run, self._shown = cluster, wanted, dry_run, shown
+        self._cluster, self._wanted, self._dry_run, self._shown = cluster, new_starts, dry_run, shown
         self.result = ExpireResult()
         super().__init__(cluster.journal(journal), {t.revision: t for t in topics}, self.result.errors)
 
@@ -253,7 +253,7 @@ class _Expiry(Editor):
         previous = before.values(before.log_start, starts["partition"], 0)
         self.result.partitions += len(starts)
         self.result.records += int((starts["offset"] - previous).sum())
-        some = slice(0, max(0, self._shown - len(self.result.starts)))
+        first = slice(0, max(0, self._shown - len(self.result.starts)))
         name = self.topics[before.revision].name
-        for (p, new), old in zip(starts[some].tolist(), previous[some].tolist(), strict=True):
+        for (p, new), old in zip(starts[first].tolist(), previous[first].tolist(), strict=True):
             self.result.starts.append(NewStart(name, p, old, new))

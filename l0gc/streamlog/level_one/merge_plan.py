@@ -157,10 +157,10 @@ def _filled(sizes: Sequence[int], first: int, end: int, target: int, least: int 
 # -- what is due in a topic -----------------------------------------------------------------------------------------------
 
 
-def merges_of(topic: TopicState, rule: MergeRule, wanted: Callable[[Rows], Rows]) -> Iterator[MergeGroup]:
+def merges_of(topic: TopicState, rule: MergeRule, is_chosen: Callable[[Rows], Rows]) -> Iterator[MergeGroup]:
     """Yield what to merge in the `wanted` partitions of a topic, by partition and offset."""
     partitions = candidates(topic, rule)
-    for partition in partitions[wanted(partitions)].tolist():
+    for partition in partitions[is_chosen(partitions)].tolist():
         yield from _merges(topic.revision, partition, topic.l1_of(partition), rule)
 
 
@@ -262,9 +262,9 @@ def drains_of(topic: TopicState, now_ms: int, *, has_table: bool) -> Iterator[Dr
     pieces = (np.cumsum(sizes) // _DRAIN_BYTES).astype(np.int64)
     cuts = [0, *(np.flatnonzero(np.diff(pieces)) + 1).tolist(), len(sizes)]
     for n, (first, end) in enumerate(pairwise(cuts)):
-        some = slice(first, end)
+        part = slice(first, end)
         objects = 0 if n else len(topic.shared)
-        partitions = int(np.count_nonzero(counts[some]))
+        partitions = int(np.count_nonzero(counts[part]))
         if partitions:
-            sums = int(records[some].sum()), int(sizes[some].sum())
+            sums = int(records[part].sum()), int(sizes[part].sum())
             yield Drain(topic.revision, first, end, objects, partitions, *sums)

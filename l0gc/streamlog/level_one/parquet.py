@@ -181,7 +181,7 @@ def _within(pieces: Sequence[tuple[int, bytes]], start: int, size: int) -> bytes
     raise OSError(f"bytes {start} to {start + size} belong to no row group that its footer names")
 
 
-def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYTES) -> OpenL1File:
+def open_l1(store: ObjectStore, file: WantedFile, whole_bytes: int = WHOLE_BYTES) -> OpenL1File:
     """Read an object's footer, on any thread.
 
     Args:
@@ -191,10 +191,10 @@ def open_l1(store: ObjectStore, wanted: WantedFile, whole_bytes: int = WHOLE_BYT
         CorruptObjectError: it is not this L1 object.
         ObjectNotFoundError: it is missing.
     """
-    key, size = wanted.key, wanted.file.bytes
+    key, size = file.key, file.file.bytes
     tail_bytes = size if size <= whole_bytes else max(_LEAST_TAIL, min(size // 512, _USUAL_TAIL), size // 2048)
     metadata, tail = read_footer(store, key, size, tail_bytes)
-    opened = OpenL1File(wanted, metadata, tail if len(tail) == size else None)
+    opened = OpenL1File(file, metadata, tail if len(tail) == size else None)
     _add_groups(opened)
     return opened
 
@@ -287,12 +287,12 @@ def _check_group(metadata: Any, number: int, key: str) -> None:
 
 def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
     """Return whether a file with this schema may be an L1 object; with `only`, whether it has no other columns."""
-    there = {f.name: f for f in found}
-    wanted = [f for f in L1_FILE if f.name in there or f.name in L1_SCHEMA.names]
+    fields = {f.name: f for f in found}
+    l1_fields = [f for f in L1_FILE if f.name in fields or f.name in L1_SCHEMA.names]
     own = [f.name for f in found if not is_typed(f)]
-    if only and (own != [f.name for f in wanted] or any(f.nullable != there[f.name].nullable for f in wanted)):
+    if only and (own != [f.name for f in l1_fields] or any(f.nullable != fields[f.name].nullable for f in l1_fields)):
         return False
-    return all(f.name in there and f.type == there[f.name].type for f in wanted)
+    return all(f.name in fields and f.type == fields[f.name].type for f in l1_fields)
 
 
 def schema_number(metadata: Any) -> int:
@@ -397,8 +397,8 @@ def decode_fetched(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> 
 
 def read_body(key: str, body: bytes, file: L1File) -> Iterator[pa.RecordBatch]:
     """Yield the records of an object that is in memory, checked as if it was read from the store."""
-    wanted = WantedFile(key, file, file.base_offset, file.last_offset + 1)
-    opened = OpenL1File(wanted, pq.read_metadata(pa.BufferReader(body)), body)
+    whole = WantedFile(key, file, file.base_offset, file.last_offset + 1)
+    opened = OpenL1File(whole, pq.read_metadata(pa.BufferReader(body)), body)
     _add_groups(opened)
     for group in opened.groups:
         for _, batch in decode(L1Chunk(opened, [group]), L1_COLUMNS.names):

@@ -145,8 +145,8 @@ class Fault:
 
 def windows_of(state: ControllerState, topic: str | None, up_to: int = MAX_EPOCH) -> list[Window]:
     """Return what a run may take of one topic, or of all, up to the epoch `up_to`. Raises `NotFoundError`."""
-    wanted = by_journal(state.topics.values() if topic is None else [state.topic(topic)])
-    return [Window(journal, {t.revision: t for t in topics}, epoch=up_to) for journal, topics in wanted.items()]
+    by_number = by_journal(state.topics.values() if topic is None else [state.topic(topic)])
+    return [Window(journal, {t.revision: t for t in topics}, epoch=up_to) for journal, topics in by_number.items()]
 
 
 def checked_windows(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
@@ -215,10 +215,10 @@ def few_at_once(cluster: Handles, look: Callable[[A], B], journals: Sequence[A])
 def strangers(state: JournalState, window: Window) -> list[str]:
     """Return the topics that differ between the journal and the controller's log, which was then restored from a backup."""
     return [
-        f"topic {wanted.name!r} (revision {revision}) is another one in journal {window.journal}: the controller log looks "
-        "restored from a backup, and gave that revision a second time; it is left as it is"
-        for revision, wanted in sorted(window.topics.items())
-        if (topic := state.topics.get(revision)) is not None and topic.topic_id not in ("", wanted.topic_id)
+        f"topic {expected.name!r} (revision {revision}) is another one in journal {window.journal}: the controller log "
+        "looks restored from a backup, and gave that revision a second time; it is left as it is"
+        for revision, expected in sorted(window.topics.items())
+        if (topic := state.topics.get(revision)) is not None and topic.topic_id not in ("", expected.topic_id)
     ]
 
 
@@ -226,8 +226,8 @@ def unreconciled(state: JournalState, window: Window) -> Iterator[tuple[int, Unr
     """Yield the objects of a window, with the extents that can be lifted, as (revision, object), in order of the log."""
     by_topic = (
         _of_topic(revision, topic, window)
-        for revision, wanted in sorted(window.topics.items())
-        if (topic := state.topics.get(revision)) is not None and topic.topic_id == wanted.topic_id
+        for revision, expected in sorted(window.topics.items())
+        if (topic := state.topics.get(revision)) is not None and topic.topic_id == expected.topic_id
     )
     return heapq.merge(*by_topic, key=lambda o: o[1].log_offset)
 
@@ -353,11 +353,11 @@ def task_counts(size: int, objects: int, cores: int, partitions: int) -> tuple[i
 
 def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None:
     """Return what is still to read of an object; None if all of it was lifted, expired or given up."""
-    wanted = read.object.extents
+    extents = read.object.extents
     for o in topic.objects:
         if (o.key, o.start) == (read.object.key, read.object.start):
-            at, there = places(wanted["partition"], o.extents["partition"])
-            same = there & (wanted["base"][at] == o.extents["base"])
+            at, is_there = places(extents["partition"], o.extents["partition"])
+            same = is_there & (extents["base"][at] == o.extents["base"])
             return read._replace(object=replace(o, extents=o.extents[same])) if same.any() else None
     return None
 

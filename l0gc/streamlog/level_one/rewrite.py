@@ -133,9 +133,9 @@ def _is_worth(item: tuple[MergeGroup, Iterable[_Source]]) -> bool:
     return isinstance(sources, list) or merge.bytes >= len(merge.sources) * WHOLE_BYTES
 
 
-def _opened(store: ObjectStore, wanted: WantedFile) -> _Source:
+def _opened(store: ObjectStore, file: WantedFile) -> _Source:
     try:
-        return open_l1(store, wanted, whole_bytes=WHOLE_BYTES)
+        return open_l1(store, file, whole_bytes=WHOLE_BYTES)
     except (ObjectNotFoundError, CorruptObjectError) as e:
         return e
 

@@ -171,12 +171,12 @@ def write_l1(
         done: list[_Written] = []
 
         def small_objects() -> Iterator[tuple[str, bytes]]:
-            for some in parallel.compute_ahead(work.run, work.tasks(arrived)):
-                for written in some:
+            for group in parallel.compute_ahead(work.run, work.tasks(arrived)):
+                for written in group:
                     yield from written.small
                     written.small = []
                     done.append(written)
-                wrote(sum(written.records for written in some))
+                wrote(sum(written.records for written in group))
 
         put_small(store, small_objects(), parallel)
     return _joined(done, faults)
