@@ -117,9 +117,9 @@ def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
             store.put_if_absent(PAUSED, msgspec.json.encode(pause))
         except (PreconditionFailedError, AmbiguousWriteError) as e:
             error: StoreError = e
-            there = read_pause(store)
-            if there is not None:
-                return there, there == pause
+            present = read_pause(store)
+            if present is not None:
+                return present, present == pause
         except StoreError as e:  # a full store's remedy is a sweep, which nobody wants who pauses
             cause = str(e).partition("; add space")[0]
             raise type(e)(f"sweeps are not paused: {cause}; stop the jobs that sweep until a pause is set") from e

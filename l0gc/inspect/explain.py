@@ -136,9 +136,9 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
         o.logs = read_journals(cluster, o.logs.snapshot, o.watermark)
         naming = o.logs.naming(key)
     if naming:
-        _, damage, _ = check_holders(cluster, o.logs, (), named=key) if there else ({}, "", "")
-        _needed(e, o, naming, there=there, damage=damage)
-    elif not there:
+        _, damage, _ = check_holders(cluster, o.logs, (), named=key) if exists else ({}, "", "")
+        _needed(e, o, naming, there=exists, damage=damage)
+    elif not exists:
         e.verdict, e.next = "gone", "nothing"
     else:
         _epoch(e, o, parsed.epoch, key=key)

@@ -283,7 +283,7 @@ def load_table(catalog: Catalog, spec: TopicTable, cluster_id: str, url: str) ->
     owner = table.properties.get(OWNER)
     if owner is None:
         raise UsageError(
-            f"table {wanted.table} exists in catalog {wanted.catalog!r}, and l0gc did not create it; use another name "
+            f"table {spec.table} exists in catalog {spec.catalog!r}, and l0gc did not create it; use another name "
             "(--table)"
         )
     place, revision = table.properties.get(PLACE, ""), int(table.properties.get(REVISION, -1))
@@ -294,7 +294,7 @@ def load_table(catalog: Catalog, spec: TopicTable, cluster_id: str, url: str) ->
     parts = [(f.source_id, f.transform) for f in table.spec().fields]
     if any(columns.get(i) != c for i, c in ours.items()) or parts != [(f.source_id, f.transform) for f in SPEC.fields]:
         raise SafetyError(
-            f"table {wanted.table} in catalog {wanted.catalog!r} has other columns or partitions than l0gc gives it; "
+            f"table {spec.table} in catalog {spec.catalog!r} has other columns or partitions than l0gc gives it; "
             "drop it there, or use another name (--table)"
         )
     return table
