@@ -19,7 +19,6 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, NotFoundError, OffsetOutOfRangeError, RecordsLostError, UsageError
@@ -94,26 +93,21 @@ def read_record_lines(
     cluster: Handles, topic: Topic, wanted: Read = _ALL, *, length_prefixed: bool = False, pin: Pin | None = None
 ) -> Iterator[RecordLines]:
     """The records of a topic as lines, or as an upload in format length-prefixed takes them. See `read_pieces`."""
-    held, records = list[bytes](), 0
-    for piece in read_pieces(cluster, topic, wanted, names=("value",), pin=pin):
-        held.append(framed(piece.batch.column("value"), length_prefixed=length_prefixed))
-        records += piece.batch.num_rows
-        if records >= ROWS:
-            yield RecordLines(b"".join(held), records)
-            held, records = [], 0
+    held = list[bytes]()
+    for s in read_slices(cluster, topic, wanted, pin=pin):
+        held += s.batch.column(2).to_pylist()
+        if len(held) >= ROWS:
+            yield RecordLines(framed(held, length_prefixed), len(held))
+            held.clear()
     if held:
-        yield RecordLines(b"".join(held), records)
+        yield RecordLines(framed(held, length_prefixed), len(held))
 
 
-def framed(values: pa.Array, *, length_prefixed: bool) -> bytes:
-    """Return some values, none of them null, as lines, or each behind its length; without a Python object for each."""
+def framed(values: Sequence[bytes], length_prefixed: bool) -> bytes:
+    """Return some values as lines, or each behind its length."""
     if length_prefixed:
-        sizes = columns.lengths(values).astype(f">u{LENGTH_BYTES}")
-        lengths = pa.Array.from_buffers(pa.binary(LENGTH_BYTES), len(sizes), [None, pa.py_buffer(sizes)])
-        joined = pc.binary_join_element_wise(lengths.cast(pa.binary()), values, b"")
-    else:
-        joined = pc.binary_join_element_wise(values, b"", b"\n")
-    return bytes(columns.uncut(joined)[1])
+        return b"".join(part for v in values for part in (len(v).to_bytes(LENGTH_BYTES, "big"), v))
+    return b"\n".join(values) + b"\n"
 
 
 def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
