@@ -155,7 +155,7 @@ def test_gc_in_shadow_deletes_no_data_and_skips_nothing_later(monkeypatch: pytes
         assert level_zero(handles) == before
         note = read_gc_note(handles.store)
         assert (note.swept, note.shadowed) == (NO_WATERMARK, first.sweep.bound)
-        assert "sweep" not in read_attempts(handles.store, handles.parallel).known
+        assert read_attempts(handles.store, handles.parallel).known["sweep"].shadow
         again = cluster.gc(shadow=True)
         assert "has on record" in again.not_due["sweep"]
         swept = cluster.gc().sweep

@@ -125,7 +125,9 @@ def test_the_metrics_numbers_all_appear_in_command_output(loaded: S3Store, tmp_p
     for step in (*STEPS, "status", "verify"):
         l0gc(*(step.split("-") if step == TABLE_SYNC else [step]), *options)
     text = (tmp_path / "all.prom").read_text()
-    exported = re.findall(r'^(\w+)\{(?:cause="\w+",)?command="[\w-]+",step="([\w-]+)",', text, re.MULTILINE)
+    exported = re.findall(
+        r'^(\w+)\{(?:cause="\w+",)?command="[\w-]+",(?:severity="\w+",)?step="([\w-]+)",', text, re.MULTILINE
+    )
     of_a_file = {"l0gc_log_disk_free_bytes"}  # if stdout is one
     known = {(m.name, step) for m in METRICS for step in m.steps if m.name not in of_a_file}
     assert {(name, step) for name, step in exported if name not in of_a_file} == known
