@@ -93,13 +93,22 @@ def without_parquet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("l0gc.collect.record.encode_segment", lambda rows: rows)
 
 
-@pytest.mark.parametrize("latency_s", [0.005, 0.05, 0.3])
-@pytest.mark.parametrize("limit", [3_500, 20_000])
+@pytest.mark.parametrize(
+    ("limit", "latency_s"),
+    [
+        (3_500, 0.05),
+        (20_000, 0.3),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in ((3_500, 0.005), (3_500, 0.3), (20_000, 0.005), (20_000, 0.05))
+        ),
+    ],
+)
 def test_within_five_seconds_nine_tenths_of_what_the_store_takes_go(limit: float, latency_s: float) -> None:
     store = Bucket(VirtualClock(), limit, latency_s)
-    queue, most = removed_from(store, 30, SEGMENT_OBJECTS)
+    queue, most = removed_from(store, 20, SEGMENT_OBJECTS)
     assert queue.counts.failed == 0
-    assert store.per_second(5, 30) >= 0.9 * limit
+    assert store.per_second(5, 20) >= 0.9 * limit
     assert store.most_begun <= SEGMENTS_IN_HAND
     assert most <= SEGMENTS_IN_HAND * SEGMENT_OBJECTS
 
