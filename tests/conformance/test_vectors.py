@@ -71,6 +71,7 @@ BEFORE: Final = {
     "controller-not-asked": "it asks the controller's log",
     "shared-purged-above-fence": "it decides which dropped objects are ripe, and an entry only names what was purged",
     "lacking-is-empty": "it is about a state that was read in part from a checkpoint, and a vector has no checkpoint",
+    "shared-rows-passed": "it chooses which rows a table may name, and no entry depends on it",
 }
 """Rules by which a process decides before it appends: a log that holds such an entry is not at fault."""
 RULES: Final = [

@@ -28,6 +28,8 @@ pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark
 ROOT = Path(__file__).parents[2]
 APART = ("127.0.0.1", "127.0.0.2")
 """Spark starts the second attempt of a task on another machine only."""
+BEGAN_MS = 1_700_000_000_000
+"""The first of the records' create times."""
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def put(cluster: l0gc.Cluster, topic: str, first: int, end: int) -> None:
 def written(topic: str, n: int) -> tuple[bytes, bytes | None, Headers, int | None]:
     """Value, key, headers and create time."""
     headers = (("n", b"%d" % n), ("n", None)) if n % 3 else ()
-    return f"{topic} {n}".encode(), None if n % 5 else b"k", headers, n if n % 2 else None
+    return f"{topic} {n}".encode(), None if n % 5 else b"k", headers, BEGAN_MS + n if n % 2 else None
 
 
 def size_of(checkpoint: Path, batch_id: int) -> int:
