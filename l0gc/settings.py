@@ -86,8 +86,10 @@ def check_variables(environment: Iterable[str]) -> None:
     Raises:
         UsageError: there is such a variable.
     """
-    for name in sorted(n.removeprefix(_PREFIX) for n in environment if n.startswith(_PREFIX)):
-        if name in (valid := variables()) or _OF_SERVICE.search(f"_{name}"):
+    given = sorted(n.removeprefix(_PREFIX) for n in environment if n.startswith(_PREFIX))
+    valid = variables() if given else set()
+    for name in given:
+        if name in valid or _OF_SERVICE.search(f"_{name}"):
             continue
         hint = suggestion(name, valid, "")
         if hint or name.startswith(tuple(f"{command.replace('-', '_').upper()}_" for command in OPERATIONS)):
