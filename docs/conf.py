@@ -43,14 +43,14 @@ html_show_sphinx = False
 html_copy_source = False
 pygments_style = "default"
 
-_OUTSIDE = re.compile(r"\]\(\.\./([^)\s]*)\)")
+_OUTSIDE = re.compile(r"\]\(\.\./\.\./([^)\s]*)\)")
 
 
 def _lead_out(app: Any, document: str, source: list[str]) -> None:
-    """Have links to what lies outside of this folder lead to the repository."""
+    """Point links to files outside of this folder at the repository."""
     source[0] = _OUTSIDE.sub(rf"]({REPOSITORY}\1)", source[0])
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx."""
+    """Set up the extension; Sphinx calls this."""
     app.connect("source-read", _lead_out)

@@ -25,7 +25,7 @@ _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 class Outcome:
-    """What a command did or found. Its fields are the command's JSON; docs/json.md explains them."""
+    """What a command did or found. Its fields are the command's JSON; docs/reference/json.md explains them."""
 
     __slots__ = ()
     hidden: ClassVar[frozenset[str]] = frozenset()

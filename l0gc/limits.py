@@ -1,7 +1,7 @@
 """The limits of what is stored: what a writer refuses, so that every reader accepts what was acknowledged (hazard 39).
 
 Each is lower than what the reader's library, or the store, can take, so that what grows on the way (lengths, columns,
-base64) still fits. docs/format.md has the table of who refuses what.
+base64) still fits. docs/reference/format.md has the table of who refuses what.
 """
 
 from __future__ import annotations

@@ -298,7 +298,7 @@ def test_iterators_and_senders_are_refused_once_their_cluster_is_closed(
 
 
 def test_a_program_publishes_m_for_its_own_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docs/external-log.md shows it."""
+    """As docs/work/external-log.md shows it."""
     handles = memory_cluster(bootstrap=False)
     handles.controller.bootstrap(shards=4, external_log=True)
     theirs = api.ExternalEpochs(cluster_epoch=50, partitions={("t", 0): 3}, gc_epochs={("t", 0): 40})
@@ -443,7 +443,7 @@ def test_a_name_that_l0gc_does_not_have_is_an_attribute_error() -> None:
 def test_the_page_has_the_docstrings_and_the_example() -> None:
     """If this fails, run docs/programs/library.py."""
     module = runpy.run_path(str(ROOT / "docs/programs/library.py"))
-    text = (ROOT / "docs/library.md").read_text()
+    text = (ROOT / "docs/work/library.md").read_text()
     assert text.partition(module["BEGIN"])[2] == "\n" + module["reference"]()
     blocks = [block.split("```")[0] for block in text.split("```python\n")[1:]]
     assert blocks[0] in (ROOT / "examples/notebook.py").read_text()
@@ -537,7 +537,7 @@ def result_of(command: str) -> Any:
 def test_results_have_as_attributes_what_the_contract_promises() -> None:
     """Each field in a command's table, of what its method returns; the lines of a log are `data`."""
     promised, methods = dict[str, list[str]](), _commands().keys() - {"epoch show", "log show"}
-    for section in _SECTION.finditer((ROOT / "docs/json.md").read_text()):
+    for section in _SECTION.finditer((ROOT / "docs/reference/json.md").read_text()):
         if _FIELDS_OF in section[2] and section[1] in methods:
             table = section[2].partition(_FIELDS_OF)[2].split("\n\n")[1]
             promised[section[1]] = _FIELD.findall(table)

@@ -1,7 +1,7 @@
 """The packages depend on each other in one direction only, and each outside library has one home.
 
 Read from the source (all imports, also those inside functions and those for types alone), so that nothing has to be
-imported. docs/architecture.md describes the same in words.
+imported. docs/why/architecture.md describes the same in words.
 """
 
 from __future__ import annotations
@@ -558,14 +558,14 @@ def test_every_library_is_a_declared_dependency() -> None:
 
 
 def test_the_documents_have_every_part() -> None:
-    text = (ROOT / "docs/architecture.md").read_text().split("## The parts")[1].split("\n## ")[0]
+    text = (ROOT / "docs/why/architecture.md").read_text().split("## The parts")[1].split("\n## ")[0]
     packages = {p.parent.relative_to(PACKAGE).as_posix() for p in PACKAGE.rglob("__init__.py")} - {"."}
     assert set(re.findall(r"^\| `([\w/]+)/` \|", text, re.MULTILINE)) == packages
 
 
 def test_the_documents_say_why_each_dependency_is_there() -> None:
     """A library without a comment in pyproject.toml is missing from the table, which follows from these."""
-    text = (ROOT / "docs/architecture.md").read_text().split("## Dependencies")[1].split("\n## ")[0]
+    text = (ROOT / "docs/why/architecture.md").read_text().split("## Dependencies")[1].split("\n## ")[0]
     documented: dict[str, set[str]] = defaultdict(set)
     for name, group in re.findall(r"^\| `([\w-]+)` \| `?(\w*)`? \|", text, re.MULTILINE):
         documented[group].add(name)

@@ -385,7 +385,7 @@ def test_a_key_template_that_makes_long_keys_is_refused() -> None:
 
 
 def test_every_limit_is_in_the_table_of_the_format() -> None:
-    text = (Path(__file__).parents[1] / "docs/format.md").read_text()
+    text = (Path(__file__).parents[1] / "docs/reference/format.md").read_text()
     names = [n for n in vars(l0gc.limits) if n.isupper()]
     assert [n for n in names if f"`{n}`" not in text] == []
     assert MAX_FOOTER_BYTES < 100_000_000

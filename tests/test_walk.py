@@ -1,4 +1,4 @@
-"""The walks in docs/architecture.md are those that a record and an epoch take: a run of the loop calls their functions."""
+"""A run of the loop calls the functions that the walks in docs/why/architecture.md name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TWICE = 2
 
 def walk(heading: str) -> list[list[tuple[str, str]]]:
     """The functions of each step, by file and name."""
-    section = (ROOT / "docs/architecture.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs/why/architecture.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and "l0gc/" in line]
     return [FUNCTION.findall(row) for row in rows]
 

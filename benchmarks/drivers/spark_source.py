@@ -30,7 +30,7 @@ LONG_JOBS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
 """Java compiles as well as it can, as in the sessions that users start; those of l0gc's commands are for short jobs. Records
-go from Python to Java as docs/spark.md advises."""
+go from Python to Java as docs/work/spark.md advises."""
 STORED = (
     "offset bigint NOT NULL, timestamp timestamp NOT NULL, key binary, value binary NOT NULL, epoch bigint NOT NULL"
 )

@@ -1,4 +1,4 @@
-"""How many keys a second of processor time is good for; docs/scaling.md works with these figures.
+"""How many keys a second of processor time is good for; docs/why/scaling.md works with these figures.
 
 Each is the difference between a large and a small bucket, so what starting takes is not in it. The buckets are made up as
 they are listed, by a server that takes its share of the machine.

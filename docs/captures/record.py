@@ -35,7 +35,7 @@ from docs.captures.terminal import Terminal, screen, shown  # noqa: E402
 from l0gc.cli.main import cli  # noqa: E402
 
 README = ROOT / "README.md"
-LADDER = ROOT / "docs/is-it-safe.md"
+LADDER = ROOT / "docs/first-hour/is-it-safe.md"
 HEADING = "## From an empty machine to the first sweep"
 INSTALLS = re.compile(r"(git|cd|python3 -m venv|source|pip) ")
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)

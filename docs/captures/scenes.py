@@ -114,7 +114,7 @@ BELOW_THE_LADDER: Final = [
     "for n in 1 2 3 4 5 6; do l0gc upload events events.ndjson; done",
     "sleep 5",
 ]
-"""What is typed before the session of docs/is-it-safe.md begins."""
+"""What is typed before the session of docs/first-hour/is-it-safe.md begins."""
 FORMS: Final = {"l0gc status": "status", "l0gc doctor": "doctor", "l0gc sweep --dry-run": "sweep-dry-run"}
 """Those that are also kept with colours, on a terminal that can do nothing, and in a pipe; the last time counts."""
 LEFT_OUT: Final = {

@@ -1,8 +1,8 @@
 """Write what follows from the table of what can go wrong: the alert rules and the dashboard.
 
-`.venv/bin/python -m docs.programs.alerts`; docs/programs/tables.py writes the table in docs/metrics.md. Several jobs
-export the same gauges, each as of its own last run, and an old one must neither hide a fault nor keep one: `newest` takes
-those of the run that looked last.
+`.venv/bin/python -m docs.programs.alerts`; docs/programs/tables.py writes the table in docs/reference/metrics.md. Several
+jobs export the same gauges, each as of its own last run, and an old one must neither hide a fault nor keep one: `newest`
+takes those of the latest run.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Alert(NamedTuple):
         expr: PromQL; it gives a series for each cluster where that is so.
         lasts: how long it has to be so.
         when: a sentence without its full stop, for the table and as the summary.
-        remedy: what to do, with links relative to docs/.
+        remedy: what to do, with links that name a document alone.
         by: the labels besides the cluster that tell one from another.
     """
 

@@ -1,7 +1,7 @@
 """Write again what follows from l0gc/api and l0gc/operations.py: `.venv/bin/python -m docs.programs.library`.
 
-That is the reference in docs/library.md, from the docstrings; and l0gc/api/keywords.py, which has the options as keywords: a
-type checker knows those from a `TypedDict` alone.
+They are the reference in docs/work/library.md, from the docstrings, and l0gc/api/keywords.py, with the options as keywords:
+type checkers need a `TypedDict` for these.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from docs.programs.links import PAGES, linked_from
 from l0gc import api, operations
 from l0gc.operations import Operation
 
-PAGE = Path(__file__).parents[1] / "library.md"
+PAGE = PAGES["library.md"]
 BEGIN = "## Reference\n"
 KEYWORDS = Path(__file__).parents[2] / "l0gc/api/keywords.py"
 KEYWORDS_HEAD = '''"""The keywords of the library's methods: the options in l0gc/operations.py (docs/programs/library.py)."""
@@ -44,7 +45,7 @@ def reference() -> str:
         ("tables", api.Tables),
     ):
         parts += [_entry(f"cluster.{group}.{name}", member) for name, member in _members(kind)]
-    return "\n".join(parts)
+    return linked_from(PAGE, "\n".join(parts))
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:

@@ -1,4 +1,4 @@
-"""What each command asks of the store, as formulas; `docs/scaling.md` gives them in words.
+"""What each command asks of the store, as formulas; `docs/why/scaling.md` gives them in words.
 
 `.venv/bin/python docs/programs/scaling.py --objects 1e8 --cores 32` prints what a bucket of yours takes, in hours and
 dollars. In `tests/scaling`, `test_counts.py` and `test_large.py` compare the formulas with requests counted in runs, and

@@ -18,6 +18,7 @@ from typing import Any, get_args
 import msgspec
 
 from docs.programs import alerts, commands
+from docs.programs.links import PAGES, linked_from
 from l0gc import errors
 from l0gc.cli.metrics import MEASURED, METRICS, OBSERVING
 from l0gc.collect.vacuum import GARBAGE
@@ -30,15 +31,14 @@ from l0gc.streamlog.journal import checkpoint, producers, shared
 from l0gc.streamlog.journal import rows as packed
 from l0gc.streamlog.journal.entries import ClosedTopic, EditedTopic, JournalEntry, ObjectExtents
 
-FOLDER = Path(__file__).parents[1]
-ROOT = FOLDER.parent
+ROOT = Path(__file__).parents[2]
 PLACE = re.compile(r"(<!-- generated: ([^>]+) -->\n\n).*?(<!-- end -->)", re.DOTALL)
 FIELDS_OF = "fields of "
 
 
-def page(text: str) -> str:
-    """Return a page with its tables as they follow from the code."""
-    return PLACE.sub(lambda m: f"{m[1]}{_table(m[2])}\n{m[3]}", text)
+def page(path: Path, text: str) -> str:
+    """Return a page's text with its tables as they follow from the code."""
+    return PLACE.sub(lambda m: f"{m[1]}{linked_from(path, _table(m[2]))}\n{m[3]}", text)
 
 
 def _table(name: str) -> str:
@@ -205,7 +205,7 @@ PACKED: dict[str, Any] = {
     "SHARED": shared.SHARED_ROW,
     "DROPPED": packed.DROPPED,
 }
-"""The packed rows, by their names in docs/format.md."""
+"""The packed rows, by their names in docs/reference/format.md."""
 
 
 def _parts() -> str:
@@ -289,5 +289,5 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 if __name__ == "__main__":
-    for path in sorted(FOLDER.glob("*.md")):
-        path.write_text(page(path.read_text()))
+    for path in PAGES.values():
+        path.write_text(page(path, path.read_text()))

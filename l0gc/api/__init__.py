@@ -2,7 +2,7 @@
 
 Each method calls what its command calls, and decides nothing itself. Results have the names of the command's JSON; errors
 are those of `l0gc.errors`. Work that could be done only in part raises its error afterwards, with the result as
-`error.result`. The names in `__all__`, and in docs/library.md, are public and stay.
+`error.result`. The names in `__all__`, and in docs/work/library.md, are public and stay.
 """
 
 from __future__ import annotations

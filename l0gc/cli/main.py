@@ -42,7 +42,7 @@ APART: Final = "apart"
 
 
 Effect = tuple[str, str]
-"""How a command acts on a cluster, and the role whose policy allows it (docs/operate-permissions.md; empty if none is
+"""How a command acts on a cluster, and the role whose policy allows it (docs/work/operate-permissions.md; empty if none is
 described).
 
 CHANGES: it changes the cluster or its data, and is refused if a log went back. GOES_ON: it continues then, and may write

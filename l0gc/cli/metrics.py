@@ -247,7 +247,7 @@ METRICS: Final = (
         "limited", "reconcile sweep vacuum", "limited", "1 if the last run ended at its limit and left something, else 0."
     ),
 )  # fmt: skip
-"""All metrics; docs/metrics.md has the same table."""
+"""All metrics; docs/reference/metrics.md has the same table."""
 
 BY_NAME: Final = {m.name: m for m in METRICS}
 

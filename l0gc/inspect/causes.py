@@ -3,7 +3,7 @@
 Each cause has a stable code, a sentence and a remedy: commands joined by ` && `, or what a person has to do before the
 commands. `watermark/source.py` determines which partitions hold M, and why; this module draws the conclusions. In a
 healthy cluster M is two epochs behind, since each window spans two. Anything that holds M further back is a cause.
-`CAUSES` has a row for each code, which docs/operate-m.md shows.
+`CAUSES` has a row for each code, which docs/work/operate-m.md shows.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ CAUSES: Final = {
         "Set it (NTP): S3 refuses requests from a clock that is 15 minutes off.",
     ),
 }
-"""Every code, in the order of docs/operate-m.md, where this is a table."""
+"""Every code, in the order of docs/work/operate-m.md, where this is a table."""
 CODES: Final = tuple(CAUSES)
 
 

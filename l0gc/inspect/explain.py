@@ -83,7 +83,7 @@ _OWN: Final = (
     (rf"{ATTEMPTS}.+", "the record of a command's last attempt", _OLD),
     (r"l0gc/probe/.+", "left over from a probe of the store", "l0gc doctor writes such objects and deletes them"),
 )
-"""The keys of the bucket's layout outside of L0 and L1 (docs/format.md): the pattern, its meaning, and what deletes it."""
+"""The bucket's keys outside of L0 and L1 (docs/reference/format.md): the pattern, its meaning, and what deletes it."""
 
 
 class Explanation(msgspec.Struct, Outcome):

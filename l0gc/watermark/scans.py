@@ -38,7 +38,7 @@ from l0gc.watermark.histogram import Histogram
 _log: Final = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
-"""Increased when a field is added or changes its meaning; docs/format.md describes each version."""
+"""Increased when a field is added or changes its meaning; docs/reference/format.md describes each version."""
 KEEP_SCANS: Final = 1000
 """The maximum number of snapshots that are kept."""
 KEEP_DAYS: Final = 90

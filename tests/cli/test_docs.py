@@ -15,7 +15,9 @@ import click
 import pytest
 
 from docs.programs import commands, tables
+from docs.programs.links import PAGES
 from l0gc import errors
+from l0gc.cli.help import pages
 from l0gc.cli.main import COMMANDS, cli, load
 from l0gc.cli.options import common_options
 from l0gc.settings import Settings
@@ -23,7 +25,7 @@ from l0gc.settings import Settings
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted(PAGES.values()),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
 
@@ -35,7 +37,7 @@ def _name(document: Path) -> str:
 COMMON = "options of every command"
 
 HAZARDS = [*range(1, 47)]
-"""The hazards that docs/hazards.md has a guard, a mutant and a test for, by their numbers there."""
+"""The hazards that docs/why/hazards.md has a guard, a mutant and a test for, by their numbers there."""
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
@@ -96,8 +98,8 @@ def _sections(document: str) -> dict[str, str]:
     return sections
 
 
-SECTIONS = _sections("docs/commands.md")
-JSON = _sections("docs/json.md")
+SECTIONS = _sections("docs/reference/commands.md")
+JSON = _sections("docs/reference/json.md")
 
 
 # -- commands and their help --------------------------------------------------------------------------------------------
@@ -112,20 +114,20 @@ def test_every_command_and_nothing_else_has_a_section() -> None:
 
 def test_the_page_of_commands_is_up_to_date() -> None:
     """If this fails, run docs/programs/commands.py."""
-    text = (ROOT / "docs/commands.md").read_text()
-    assert tables.page(commands.page(text)) == text
+    text = commands.PAGE.read_text()
+    assert tables.page(commands.PAGE, commands.page(text)) == text
 
 
-@pytest.mark.parametrize("document", sorted((ROOT / "docs").glob("*.md")), ids=_name)
+@pytest.mark.parametrize("document", sorted(PAGES.values()), ids=_name)
 def test_the_tables_of_a_page_are_up_to_date(document: Path) -> None:
     """If this fails, run docs/programs/tables.py."""
     text = document.read_text()
-    assert tables.page(text) == text
+    assert tables.page(document, text) == text
 
 
 def test_every_error_is_explained_with_a_remedy() -> None:
     rows = re.findall(
-        r"^\| `(\w+)` \| (\d+) \| .* \| (.*) \| (.*) \|$", (ROOT / "docs/errors.md").read_text(), re.MULTILINE
+        r"^\| `(\w+)` \| (\d+) \| .* \| (.*) \| (.*) \|$", (ROOT / "docs/reference/errors.md").read_text(), re.MULTILINE
     )
     kinds = [k for k in vars(errors).values() if isinstance(k, type) and issubclass(k, errors.L0gcError)]
     assert sorted(row[0] for row in rows) == sorted(k.__name__ for k in kinds if k is not errors.L0gcError)
@@ -301,7 +303,9 @@ def test_functions_and_tests_that_the_documents_name_exist(document: Path) -> No
 
 
 def test_every_hazard_has_a_row_with_a_guard() -> None:
-    rows = re.findall(r"^\| (\d+) \| .* \| .*l0gc/\w.* \| .* \|$", (ROOT / "docs/hazards.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| (\d+) \| .* \| .*l0gc/\w.* \| .* \|$", (ROOT / "docs/why/hazards.md").read_text(), re.MULTILINE
+    )
     assert [int(n) for n in rows] == HAZARDS
 
 
@@ -312,9 +316,21 @@ def test_the_group_itself_has_help() -> None:
 
 def test_readme_or_task_table_links_every_document() -> None:
     linked = set(LINK.findall((ROOT / "README.md").read_text()))
-    linked |= {f"docs/{target}" for target in LINK.findall((ROOT / "docs/operations.md").read_text())}
+    linked |= {f"docs/work/{target}" for target in LINK.findall((ROOT / "docs/work/operations.md").read_text())}
     names = {_name(d) for d in DOCUMENTS}
     assert {n for n in names if not n.startswith("examples/")} - {"README.md"} <= linked
+
+
+def test_the_folders_of_the_documents_are_the_readmes_four_layers() -> None:
+    section = (ROOT / "README.md").read_text().partition("\n## Documentation\n")[2].partition("\n## ")[0]
+    layers = re.split(r"^\*\*(.+)\*\*$", section, flags=re.MULTILINE)[1:]
+    linked = {
+        link: title for title, links in zip(layers[::2], layers[1::2], strict=True) for link in LINK.findall(links)
+    }
+    assert {
+        link.split("/")[1]: title.lower().replace(" ", "-") for link, title in linked.items() if "docs/" in link
+    } == {layer: layer for layer in {page.parent.name for page in PAGES.values()}}
+    assert {p.stem for p in PAGES.values()} | {"README"} == set(pages())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_name)

@@ -1,4 +1,4 @@
-"""docs/metrics.md and the examples for Prometheus and Grafana name the metrics that there are, and no others."""
+"""docs/reference/metrics.md and the examples for Prometheus and Grafana name the metrics that there are, and no others."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ EXPRESSIONS = expressions()
 
 
 def test_the_document_has_the_table_of_the_code() -> None:
-    assert (ROOT / "docs/metrics.md").read_text().count("\n| `l0gc_") == len(METRICS)
+    assert (ROOT / "docs/reference/metrics.md").read_text().count("\n| `l0gc_") == len(METRICS)
 
 
 def test_rules_and_dashboard_match_the_tables_of_failures() -> None:
@@ -60,7 +60,7 @@ def test_each_cause_that_status_can_name_has_one_alert() -> None:
 
 
 def test_the_document_names_no_other_metrics() -> None:
-    named = set(NAME.findall((ROOT / "docs/metrics.md").read_text()))
+    named = set(NAME.findall((ROOT / "docs/reference/metrics.md").read_text()))
     assert named - {"l0gc_last_run_"} <= {n for m in METRICS for n in (m.name, m.last_run_name)}
 
 

@@ -1,4 +1,4 @@
-"""Conformance vectors: a log, a further entry, and whether it lands, with the state afterwards; see docs/format.md."""
+"""Conformance vectors: a log, a further entry, whether it lands, and the state afterwards; see docs/reference/format.md."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ def _blocks() -> list[Block]:
 BLOCKS: Final = _blocks()
 
 WHOLE_DOCUMENTS: Final = {
-    "docs/commands.md": "tests/cli/test_docs.py::test_the_page_of_commands_is_up_to_date",
-    "docs/json.md": "tests/cli/test_docs.py::test_a_section_shows_real_json_and_explains_each_of_its_fields",
-    "docs/library.md": "tests/test_api.py::test_the_page_has_the_docstrings_and_the_example",
+    "docs/reference/commands.md": "tests/cli/test_docs.py::test_the_page_of_commands_is_up_to_date",
+    "docs/reference/json.md": "tests/cli/test_docs.py::test_a_section_shows_real_json_and_explains_each_of_its_fields",
+    "docs/work/library.md": "tests/test_api.py::test_the_page_has_the_docstrings_and_the_example",
 }
 """Documents that a program writes, and the test that compares them with what it writes now."""
 
@@ -61,74 +61,78 @@ _BACKUP: Final = "tests/flows/test_backup.py::test_a_backup_of_a_busy_cluster_is
 _COPIED_TABLES: Final = "tests/flows/test_backup.py::test_a_restored_copy_syncs_no_table_of_production_and_gets_its_own"
 _SESSIONS: Final = "tests/cli/test_captures.py::test_the_sessions_of_the_readme_and_of_the_ladder_are_true"
 
+_TUTORIAL_PAGE: Final = "docs/first-hour/tutorial.md"
 _TUTORIAL: Final = "tests/docs/test_tutorial.py::test_a_newcomer_types_the_readme_and_the_tutorial_up_to_cron"
 _REST: Final = "tests/integrations/iceberg/test_rest.py::server"
 
 ELSEWHERE: Final = {
     ("README.md", "$ python3 -m venv"): _SESSIONS,
     ("README.md", "$ source .venv"): _SESSIONS,
-    ("docs/is-it-safe.md", "$ l0gc gc --shadow"): _SESSIONS,
+    ("docs/first-hour/is-it-safe.md", "$ l0gc gc --shadow"): _SESSIONS,
     ("README.md", "import l0gc"): "tests/examples/test_readme.py::test_the_python_in_the_readme_runs",
-    ("docs/external-log.md", "result = cluster"):
+    ("docs/work/external-log.md", "result = cluster"):
         "tests/spark/test_frames.py::test_data_frames_are_given_as_reports_and_partitions",
-    ("docs/spark.md", "def enrich"):
+    ("docs/work/spark.md", "def enrich"):
         "tests/flows/test_spark_plans.py::test_a_view_keeps_its_plan_across_micro_batches",
-    ("docs/spark.md", "CREATE TEMPORARY VIEW"): "tests/flows/test_spark_sql.py::test_the_documents_sql_reads_topics",
-    ("docs/spark.md", "with l0gc.spark.pinned"):
+    ("docs/work/spark.md", "CREATE TEMPORARY VIEW"): "tests/flows/test_spark_sql.py::test_the_documents_sql_reads_topics",
+    ("docs/work/spark.md", "with l0gc.spark.pinned"):
         "tests/flows/test_spark_sql.py::test_the_documents_pinned_data_frame_outlives_its_topic",
-    ("docs/spark.md", "with l0gc.spark.own_errors"):
+    ("docs/work/spark.md", "with l0gc.spark.own_errors"):
         "tests/flows/test_spark_sql.py::test_the_error_of_a_stream_ends_with_l0gcs_sentence",
     ("examples/kafka/README.md", "l0gc topic create clicks"):
         "tests/integrations/test_kafka.py::test_a_bridge_that_is_killed_and_started_again_lands_each_record_once",
-    ("docs/operate-spark.md", "spark-submit --master"):
+    ("docs/work/operate-spark.md", "spark-submit --master"):
         "tests/flows/test_spark_cluster.py::test_spark_submit_ends_with_the_commands_exit_code",
-    ("docs/operate-permissions.md", '[{"Effect": "Allow"'):
+    ("docs/work/operate-permissions.md", '[{"Effect": "Allow"'):
         "tests/examples/test_iam.py::test_each_role_does_its_work_and_nobody_elses",
-    ("docs/operate-backup.md", "l0gc pin create backup --ttl 2d"): _BACKUP,
-    ("docs/operate-backup.md", "rclone copy --size-only --fast-list $BUCKET/level_one"): _BACKUP,
-    ("docs/operate-backup.md", "rclone copy --fast-list $COPY $RESTORED"): _BACKUP,
-    ("docs/operate-backup.md", "l0gc epoch advance --above $EPOCH --yes"): _BACKUP,
-    ("docs/operate-backup.md", 'l0gc pause --why "restoring'): _BACKUP,
-    ("docs/operate-backup.md", "l0gc table drop $TOPIC --forget"): _COPIED_TABLES,
-    ("docs/operate-backup.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
-    ("docs/tables.md", "catalog:\n  lake:\n    type: sql"): _ENGINES,
-    ("docs/tables.md", "catalog:\n  lake:\n    type: rest"): _REST,
-    ("docs/tables.md", "from pyiceberg"): _ENGINES,
-    ("docs/tables.md", "import polars"): _ENGINES,
-    ("docs/tables.md", "import duckdb"): _ENGINES,
-    ("docs/tables.md", "    s3.endpoint"): _ENGINES,
-    ("docs/tables.md", "ATTACH 'lakehouse'"): _REST,
-    ("docs/tutorial.md", "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer f"): _TUTORIAL,
-    ("docs/tutorial.md", "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer s"): _TUTORIAL,
-    ("docs/tutorial.md", "$ l0gc status"): _TUTORIAL,
-    ("docs/tutorial.md", "$ l0gc gc --shadow --houseke"): _TUTORIAL,
-    ("docs/tutorial.md", "$ l0gc verify --shadow"): _TUTORIAL,
-    ("docs/tutorial.md", '$ l0gc pause --why "end of t'): _TUTORIAL,
-    ("docs/tutorial.md", "$ l0gc resume"): _TUTORIAL,
-    ("docs/tutorial.md", "$ l0gc runs list"): _TUTORIAL,
-    ("docs/tutorial.md", "$ env | grep -E '^(AWS|L0GC)"): _TUTORIAL,
-    ("docs/tutorial.md", "*/10 * * * * . $HOME/l0gc.en"): _TUTORIAL,
-    ("docs/tutorial.md", "$ grep -E '^l0gc_(epoch_lag|"): _TUTORIAL,
-    ("docs/tutorial.md", "rule_files:"): _TUTORIAL,
+    ("docs/work/operate-backup.md", "l0gc pin create backup --ttl 2d"): _BACKUP,
+    ("docs/work/operate-backup.md", "rclone copy --size-only --fast-list $BUCKET/level_one"): _BACKUP,
+    ("docs/work/operate-backup.md", "rclone copy --fast-list $COPY $RESTORED"): _BACKUP,
+    ("docs/work/operate-backup.md", "l0gc epoch advance --above $EPOCH --yes"): _BACKUP,
+    ("docs/work/operate-backup.md", 'l0gc pause --why "restoring'): _BACKUP,
+    ("docs/work/operate-backup.md", "l0gc table drop $TOPIC --forget"): _COPIED_TABLES,
+    ("docs/work/operate-backup.md", "rclone copyto $COPY/l0gc/watermarks/published.json"): _BACKUP,
+    ("docs/work/tables.md", "catalog:\n  lake:\n    type: sql"): _ENGINES,
+    ("docs/work/tables.md", "catalog:\n  lake:\n    type: rest"): _REST,
+    ("docs/work/tables.md", "from pyiceberg"): _ENGINES,
+    ("docs/work/tables.md", "import polars"): _ENGINES,
+    ("docs/work/tables.md", "import duckdb"): _ENGINES,
+    ("docs/work/tables.md", "    s3.endpoint"): _ENGINES,
+    ("docs/work/tables.md", "ATTACH 'lakehouse'"): _REST,
+    (_TUTORIAL_PAGE, "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer f"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer s"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "$ l0gc status"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "$ l0gc gc --shadow --houseke"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "$ l0gc verify --shadow"): _TUTORIAL,
+    (_TUTORIAL_PAGE, '$ l0gc pause --why "end of t'): _TUTORIAL,
+    (_TUTORIAL_PAGE, "$ l0gc resume"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "$ l0gc runs list"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "$ env | grep -E '^(AWS|L0GC)"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "*/10 * * * * . $HOME/l0gc.en"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "$ grep -E '^l0gc_(epoch_lag|"): _TUTORIAL,
+    (_TUTORIAL_PAGE, "rule_files:"): _TUTORIAL,
 }  # fmt: skip
 """Blocks that another test runs."""
 
 NOT_RUN: Final = {
     ("README.md", " records ──upload"): "a picture",
-    ("docs/architecture.md", "            cli/  parse"): "a picture",
-    ("docs/safety.md", "bound(p) ="): "a formula",
-    ("docs/safety.md", "epochs  "): "a picture",
+    ("docs/why/architecture.md", "            cli/  parse"): "a picture",
+    ("docs/why/safety.md", "bound(p) ="): "a formula",
+    ("docs/why/safety.md", "epochs  "): "a picture",
     ("CONTRIBUTING.md", "pip install"): "it downloads; CI begins with it",
-    ("docs/external-log.md", "func key"): "it needs Go",
-    ("docs/external-log.md", "fn key"): "it needs a crate of uuids",
-    ("docs/external-log.md", "BEGIN ISOLATION"): "it needs Postgres",
+    ("docs/work/external-log.md", "func key"): "it needs Go",
+    ("docs/work/external-log.md", "fn key"): "it needs a crate of uuids",
+    ("docs/work/external-log.md", "BEGIN ISOLATION"): "it needs Postgres",
     (
-        "docs/operate-spark.md",
+        "docs/work/operate-spark.md",
         "python -m venv l0gc-env",
     ): "it downloads 300 MB, and venv-pack, which nothing else needs",
-    ("docs/tables.md", "pip install"): "it downloads; its commands run in tests/integrations/iceberg/test_engines.py",
-    ("docs/tables.md", "SELECT get_json"): "it needs Iceberg's jar for Spark",
-    ("docs/tables.md", "SELECT json_extract"): "it needs Trino",
+    (
+        "docs/work/tables.md",
+        "pip install",
+    ): "it downloads; its commands run in tests/integrations/iceberg/test_engines.py",
+    ("docs/work/tables.md", "SELECT get_json"): "it needs Iceberg's jar for Spark",
+    ("docs/work/tables.md", "SELECT json_extract"): "it needs Trino",
     ("examples/README.md", "$ docker compose up"): "it needs Docker; tests/test_compose.py runs it where Docker is",
     ("examples/iam/README.md", "$ sed 's|BUCKET"): "it changes an AWS account",
     ("examples/systemd/README.md", "# useradd"): "it changes the machine as root",
@@ -175,24 +179,24 @@ def here(document: str, first: str) -> str:
 
 README_CONTEXTS = here("README.md", "context = ")
 MAKE_TARGETS = here("README.md", "make demo") + here("CONTRIBUTING.md", "make check")
-ONE_TEST = here("docs/architecture.md", ".venv/bin/python -m pytest")
-EXTERNAL_COMMANDS = here("docs/external-log.md", "l0gc init --external-log --shards 16")
-EXTERNAL_PYTHON = here("docs/external-log.md", "import l0gc")
-KEY_OF_JAVA = here("docs/external-log.md", "static String key")
-KEY_OF_SQL = here("docs/external-log.md", "CREATE MACRO key")
-NO_SHARD = here("docs/external-log.md", "l0gc init --external-log --shards 1 --key")
+ONE_TEST = here("docs/why/architecture.md", ".venv/bin/python -m pytest")
+EXTERNAL_COMMANDS = here("docs/work/external-log.md", "l0gc init --external-log --shards 16")
+EXTERNAL_PYTHON = here("docs/work/external-log.md", "import l0gc")
+KEY_OF_JAVA = here("docs/work/external-log.md", "static String key")
+KEY_OF_SQL = here("docs/work/external-log.md", "CREATE MACRO key")
+NO_SHARD = here("docs/work/external-log.md", "l0gc init --external-log --shards 1 --key")
 EXTERNAL_SESSION = here("examples/external_log/README.md", "$ export")
-FORMAT_FILE = here("docs/format.md", '{"version"')
-SEALED = here("docs/format.md", '{"boundary"')
-INVENTORY = here("docs/operate-schedule.md", "SELECT")
-ON_A_CLUSTER = here("docs/operate-spark.md", "l0gc compute-watermark --master")
-INFER = here("docs/tables.md", "l0gc topic infer")
-METRICS = here("docs/metrics.md", "l0gc gc")
-PIN = here("docs/operate-stop.md", "with cluster.pin(")
-DOCTOR = here("docs/stores.md", "$ l0gc doctor")
+FORMAT_FILE = here("docs/reference/format.md", '{"version"')
+SEALED = here("docs/reference/format.md", '{"boundary"')
+INVENTORY = here("docs/work/operate-schedule.md", "SELECT")
+ON_A_CLUSTER = here("docs/work/operate-spark.md", "l0gc compute-watermark --master")
+INFER = here("docs/work/tables.md", "l0gc topic infer")
+METRICS = here("docs/reference/metrics.md", "l0gc gc")
+PIN = here("docs/work/operate-stop.md", "with cluster.pin(")
+DOCTOR = here("docs/first-hour/stores.md", "$ l0gc doctor")
 FLIGHTS = here("examples/README.md", "$ python examples/flights")
 SPARK = [
-    here("docs/spark.md", first)
+    here("docs/work/spark.md", first)
     for first in (
         "import l0gc.spark",
         "day = spark",

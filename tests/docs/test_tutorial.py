@@ -17,7 +17,7 @@ from tests.examples.command_lines import parse
 
 ROOT: Final = Path(__file__).parents[2]
 README: Final = (ROOT / "README.md").read_text()
-TUTORIAL: Final = (ROOT / "docs/tutorial.md").read_text()
+TUTORIAL: Final = (ROOT / "docs/first-hour/tutorial.md").read_text()
 BLOCKS: Final = FENCED.findall(TUTORIAL)
 SESSIONS: Final = [text for language, text in BLOCKS if language == "console"]
 (CRONTAB,) = [text for language, text in BLOCKS if not language]

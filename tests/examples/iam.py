@@ -1,4 +1,4 @@
-"""The policies of docs/operate-permissions.md as JSON. `python -m tests.examples.iam` writes them to examples/iam.
+"""The policies of docs/work/operate-permissions.md as JSON. `python -m tests.examples.iam` writes them to examples/iam.
 
 A role's commands, in the table there, are those that have it in their row of `COMMANDS`.
 """
@@ -20,11 +20,11 @@ BUCKET = "arn:aws:s3:::BUCKET"
 _CODE = re.compile(r"`([^`]+)`")
 _CALLS = re.compile(r"`\w+\..*")
 _ROLE = re.compile(r"^(\| (\w+)[^|]*\| )([^|]*) \|", re.MULTILINE)
-PAGE = ROOT / "docs/operate-permissions.md"
+PAGE = ROOT / "docs/work/operate-permissions.md"
 
 
 def page(text: str) -> str:
-    """docs/operate-permissions.md, with each role's commands; the calls of Spark's behind them are written by hand."""
+    """docs/work/operate-permissions.md, with each role's commands; the calls of Spark's behind them are written by hand."""
 
     def row(m: re.Match[str]) -> str:
         own = [f"`{name}`" for name, (_, role) in effects().items() if role == m[2]]

@@ -1,4 +1,4 @@
-"""The policies in examples/iam are the table of docs/operate-permissions.md, and enough and no more for what each role does.
+"""The policies in examples/iam match the table of docs/work/operate-permissions.md, and suffice exactly for each role.
 
 moto checks actions and resources. What it does otherwise than AWS documents is put right here: S3 judges a DeleteObjects
 request by each of its keys, moto by the bucket; HeadBucket asks for `s3:ListBucket`, in moto for an action that AWS does not

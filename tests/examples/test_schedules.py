@@ -251,7 +251,7 @@ def test_the_dags_run_commands_that_l0gc_takes_one_after_the_other(dags: dict[st
 # -- how often ----------------------------------------------------------------------------------------------------------
 
 TEN_MINUTES = "*/10 * * * *"
-SCHEDULE = (EXAMPLES.parent / "docs/operate-schedule.md").read_text()
+SCHEDULE = (EXAMPLES.parent / "docs/work/operate-schedule.md").read_text()
 
 
 def _period(line: str) -> str:

@@ -1,4 +1,4 @@
-"""Backup and restore with rclone, line for line as docs/operate-backup.md has them, on a real server that stays in use."""
+"""Backup and restore with rclone, line by line from docs/work/operate-backup.md, on a real server that stays in use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.tables import sql_catalog
 
 pytestmark = [pytest.mark.weed, pytest.mark.thorough]
 
-PAGE: Final = (Path(__file__).parents[2] / "docs/operate-backup.md").read_text()
+PAGE: Final = (Path(__file__).parents[2] / "docs/work/operate-backup.md").read_text()
 ROUNDS: Final = 10
 TOPIC: Final = "events"
 MANY: Final = "many"

@@ -1,4 +1,4 @@
-"""What Spark keeps of a plan, which docs/spark.md begins with, and how a query sees what is new all the same."""
+"""What Spark keeps of a plan, which docs/work/spark.md begins with, and how a query sees what is new all the same."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_view_keeps_its_plan_across_micro_batches(
     for topic in ("names", "events"):
         cluster.upload(topic, pairs(10, 20, topic), key_field="id")
     spark.catalog.refreshTable("names")
-    assert spark.table("names").count() == 10, "Spark plans a view anew: say so in docs/spark.md"
+    assert spark.table("names").count() == 10, "Spark plans a view anew: say so in docs/work/spark.md"
     run()
     assert joined["19"] == '{"id":"19","text":"names 19"}'
     assert len(joined) == 20

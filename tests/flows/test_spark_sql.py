@@ -1,4 +1,4 @@
-"""Topics in Spark's SQL, and what a program of Spark's sees of an error: the examples of docs/spark.md, with `one_spark`."""
+"""Topics in Spark's SQL, and errors as a Spark program sees them: the examples of docs/work/spark.md, with `one_spark`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "spark.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/work/spark.md"
 NO_TABLE = "a table of Spark's catalog keeps no options for format l0gc"
 
 

@@ -295,7 +295,7 @@ def replayed_keys() -> list[str]:
 
 
 def _has_its_first_part(key: str, body: bytes) -> bool:
-    """Return whether a checkpoint is damaged behind the part that M and `status` read (docs/format.md has the lengths)."""
+    """Return whether a checkpoint is damaged behind the part that M and `status` read (docs/reference/format.md)."""
     sound = the_bucket().objects[key].body
     return "/checkpoint/" in key and body.startswith(sound[: 8 + 8 + 4 + int.from_bytes(sound[:8], "little")])
 

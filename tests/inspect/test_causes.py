@@ -121,7 +121,7 @@ def test_one_thing_that_is_wrong_is_one_cause(expected: str, f: Overview) -> Non
 
 
 def test_every_code_is_in_the_operators_table_and_no_other() -> None:
-    text = (ROOT / "docs/operate-m.md").read_text().split("## Causes")[1].split("\n## ")[0]
+    text = (ROOT / "docs/work/operate-m.md").read_text().split("## Causes")[1].split("\n## ")[0]
     assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == CODES_IN_ORDER == list(CODES)
 
 

@@ -1,4 +1,4 @@
-"""The worked case of `docs/scaling.md`: what it assumes, and what its formulas give for that.
+"""The worked case of `docs/why/scaling.md`: what it assumes, and what its formulas give for that.
 
 Also the sweeps whose LIST requests the document gives; `test_large.py` runs them.
 """

@@ -1,4 +1,4 @@
-"""`python -m tests.scaling.paper [--write]`: the tables of `docs/scaling.md`, worked out anew.
+"""`python -m tests.scaling.paper [--write]`: the tables of `docs/why/scaling.md`, worked out anew.
 
 Each stands there between `<!-- table: NAME -->` and `<!-- end -->`. Without `--write` it says whether the document is as the
 formulas have it.
@@ -19,7 +19,7 @@ from l0gc.streamlog.journal.handle import APPEND_INTERVAL_S
 from tests.scaling import case
 from tests.scaling.case import DAY_S, SweepCase
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "scaling.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/why/scaling.md"
 _TABLE = re.compile(r"(<!-- table: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 _MONTH_DAYS = 30
 

@@ -1,4 +1,4 @@
-"""The tables of docs/scaling.md are what the formulas give, which the counted runs hold to account."""
+"""The tables of docs/why/scaling.md are what the formulas give, which the counted runs hold to account."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ class Restore:
 
     @property
     def noticed(self) -> bool:
-        """Whether a log went back, and what is published shows it (docs/hazards.md says what nobody can notice)."""
+        """Whether a log went back, and what is published shows it (docs/why/hazards.md says what nobody can notice)."""
         return bool(self.parts & {LOGS, CONTROLLER}) and _shown(self.parts, self.published)
 
     def happen(self, world: World, copy: Copy, newest: Copy) -> None:

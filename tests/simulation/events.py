@@ -228,7 +228,7 @@ def _restored_for_a_while(world: World, steps: int, backup: Backup) -> None:
 
 
 def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, noticed: bool) -> None:
-    """The log is set back for good. Everybody goes on until somebody notices, and does what docs/operate-logs.md says."""
+    """The log is set back for good. All go on until somebody notices, and follows docs/work/operate-logs.md."""
     newest = _set_back(world, backup)
     for process in world.processes:  # nobody may go on with what he knows of the newer log
         process.crash()

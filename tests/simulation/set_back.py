@@ -6,8 +6,8 @@ L1 and L0 objects, the controller log. Each command is tried in any order. It re
 
 - a log that went back stays as it is, and nothing goes that the newest logs need;
 - with the newest put back, all is there, and the cluster works as ever;
-- where the newest is gone for good, an operator follows docs/operate-logs.md. Then nothing goes that the lost part may have
-  named, what the copy had is there, and the cluster works as ever;
+- where the newest is gone for good, an operator follows docs/work/operate-logs.md. Then nothing goes that the lost part may
+  have named, what the copy had is there, and the cluster works as ever;
 - where `published.json` went back with a log, nobody can notice that. What the remaining logs name stays;
 - where it is lost, and its copy is there, nothing goes until it is put back or an operator accepts that.
 
@@ -262,7 +262,7 @@ def _logs(world: World, restore: Restore | None) -> dict[str, bytes]:
 
 
 def _recover(world: World, work: Work, restore: Restore, copy: Copy) -> None:
-    """What docs/operate-logs.md says where the newest logs are gone for good."""
+    """What docs/work/operate-logs.md says where the newest logs are gone for good."""
     cluster, watch, accepted = world.cluster(), world.watch, set[int]()
     for journal in sorted(restore.journals):
         copy.put_boundary_back(world, journal)
@@ -291,7 +291,7 @@ def _recover(world: World, work: Work, restore: Restore, copy: Copy) -> None:
 
 
 def _accept_or_put_back(world: World, newest: Copy) -> None:
-    """What docs/operate-logs.md says where `published.json` is lost, and no log is set back any more."""
+    """What docs/work/operate-logs.md says where `published.json` is lost, and no log is set back any more."""
     with world.quietly():
         if world.random.random() < 0.5:
             newest.put_back(world, PUBLISHED_WATERMARK, newer_vanish=False)

@@ -272,7 +272,7 @@ class Watch:
         entry = _CONTROLLER_ENTRY.decode(e.payload)
         before = {name: (p.producer_id, p.epoch, p.run) for name, p in state.producers.items()}
         topics = dict(state.topics)
-        # An append that was on its way while the newest log was put back was decided on the older one (docs/safety.md).
+        # An append that was on its way while the newest log was put back was decided on the older one (docs/why/safety.md).
         oldest_ms = 0 if self.was_put_back else state.time_ms
         if not oldest_ms <= e.time_ms <= self._latest_ms:
             self._fail(f"the controller log has an entry at {offset} that is older than the one before, or not of now")

@@ -33,7 +33,7 @@ from tests.support.memory_store import Call, FakeClock
 PAUSES_MS = (1_000, 60_000, 20 * 60_000, HOUR_MS, 3 * HOUR_MS)
 NAPS_MS = PAUSES_MS[2:]
 SUSPENDED_MS = 20 * 60_000
-"""Less than a date may be ahead: where both are the same, no clock shows that time has passed (docs/hazards.md)."""
+"""Less than a date may be ahead: where both are the same, no clock shows that time has passed (docs/why/hazards.md)."""
 LANDED_LATE = "writes landed late"
 LATE_MS = 10 * 60_000
 LATEST_MS = 2 * LATE_MS

@@ -269,7 +269,7 @@ def test_a_host_that_contains_the_bucket_is_named(monkeypatch: pytest.MonkeyPatc
 def test_the_table_of_requests_has_every_operation_that_is_sent() -> None:
     code = "".join(path.read_text() for path in (ROOT / "l0gc/storage").glob("*.py"))
     sent = set(re.findall(r'(?:"|client\.)((?:get|head|put|list|delete|abort|create)_(?:\w+))', code))
-    _, _, table = (ROOT / "docs/stores.md").read_text().partition("| request | sent by |")
+    _, _, table = (ROOT / "docs/first-hour/stores.md").read_text().partition("| request | sent by |")
     table = table.partition("\n\n")[0]
     assert len(sent) > 12
     assert [name for name in sent if not re.search(rf"\b{name.title().replace('_', '')}\b", table)] == []

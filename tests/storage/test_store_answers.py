@@ -1,4 +1,4 @@
-"""What six commands say of each answer that a store may give: one cause, one exit code, and the table of docs/stores.md."""
+"""Six commands report each answer of a store with one cause and one exit code, as in docs/first-hour/stores.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from l0gc.errors import L0gcError
 from tests.support.scripted_s3 import Scripted, assert_no_secrets
 
 pytestmark = [pytest.mark.usefixtures("credentials"), pytest.mark.thorough, pytest.mark.slow]
-TABLE = Path(__file__).parents[2] / "docs/stores.md"
+TABLE = Path(__file__).parents[2] / "docs/first-hour/stores.md"
 ROW = re.compile(r"^\| (\d{3}) (\w+) \| (.+) \| (\d) \|$", re.MULTILINE)
 
 

@@ -201,7 +201,7 @@ def test_polars_and_duckdb_take_it_and_it_can_be_uploaded(cluster: l0gc.Cluster)
 
 def test_the_documents_blocks_run(cluster: l0gc.Cluster) -> None:
     section = (
-        (Path(__file__).parents[2] / "docs/library.md")
+        (Path(__file__).parents[2] / "docs/work/library.md")
         .read_text()
         .partition("## Records as Arrow\n")[2]
         .partition("\n## ")[0]

@@ -118,7 +118,7 @@ def test_no_revision_of_a_topic_with_records_is_reissued() -> None:
 
 
 def test_a_topic_without_records_whose_revision_was_given_twice_is_created_again() -> None:
-    """Nothing showed the restore, so what docs/operate-logs.md says of such a topic is done afterwards."""
+    """Nothing showed the restore, so what docs/work/operate-logs.md says of such a topic is done afterwards."""
     store = MemoryStore()
     topic, newest = a_log_that_went_back(store)
     second = memory_cluster(store, seed=1, bootstrap=False)

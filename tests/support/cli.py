@@ -27,7 +27,7 @@ from l0gc.streamlog.cluster import Handles
 BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
 
 
-JSON_PAGE = Path(__file__).parents[2] / "docs/json.md"
+JSON_PAGE = Path(__file__).parents[2] / "docs/reference/json.md"
 
 
 def opens(found: Handles, monkeypatch: pytest.MonkeyPatch) -> Handles:
@@ -45,7 +45,7 @@ def opens(found: Handles, monkeypatch: pytest.MonkeyPatch) -> Handles:
 def l0gc(*args: str) -> dict[str, Any]:
     """Run a command here, and return what it prints with `--json`. Raises what the command raises.
 
-    Each run shows that docs/json.md explains what the command prints.
+    Each run shows that docs/reference/json.md explains what the command prints.
     """
     with taking_results() as results:
         cli.main(list(args), prog_name="l0gc", standalone_mode=False)
@@ -70,7 +70,7 @@ def text_of(*args: str) -> list[str]:
 
 @functools.cache
 def documented_fields() -> dict[str, set[str]]:
-    """The fields of each command's JSON, as its section in docs/json.md explains them."""
+    """The fields of each command's JSON, as its section in docs/reference/json.md explains them."""
     sections = re.split(r"^#{2,3} l0gc (.+)$", JSON_PAGE.read_text(), flags=re.MULTILINE)[1:]
     fields = {
         name: set(re.findall(r"^\| `([a-z_0-9]+)` \|", text.partition("| field | meaning |")[2], re.MULTILINE))

@@ -20,8 +20,10 @@ from tests.support.tables import configure, lift, sql_catalog, sync, with_table
 def documented_catalog(
     bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> StoreConfig:
-    """A bucket, and the catalog in SQLite that docs/tables.md configures for it, with the server's keys."""
-    parts = (found("docs/tables.md", begins).text for begins in ("catalog:\n  lake:\n    type: sql", "    s3.endpoint"))
+    """A bucket, and the catalog in SQLite that docs/work/tables.md configures for it, with the server's keys."""
+    parts = (
+        found("docs/work/tables.md", begins).text for begins in ("catalog:\n  lake:\n    type: sql", "    s3.endpoint")
+    )
     text = of_server("".join(parts), weed).replace("s3://bucket", f"s3://{bucket.bucket}")
     configure(monkeypatch, **yaml.safe_load(text.replace("/var/lib/l0gc", str(tmp_path)))["catalog"]["lake"])
     return bucket

@@ -1,4 +1,4 @@
-"""Engines that nobody here wrote read from a table what `read` gives, on a server; the examples of docs/tables.md run."""
+"""Independent engines read from a table what `read` returns, on a server; the examples of docs/work/tables.md run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from l0gc.storage.config import StoreConfig
 from tests.docs.test_blocks import found
 from tests.support.engines import a_duckdb, extension_file, of_server, rows_of
 
-DOCUMENT = "docs/tables.md"
+DOCUMENT = "docs/work/tables.md"
 
 
 @pytest.mark.weed

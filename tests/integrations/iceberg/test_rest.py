@@ -30,7 +30,7 @@ from tests.support.tables import configure
 
 pytestmark = [pytest.mark.weed, pytest.mark.thorough]
 
-DOCUMENT = "docs/tables.md"
+DOCUMENT = "docs/work/tables.md"
 NAMES = ["partition", "offset", "timestamp", "key", "value"]
 
 

@@ -1,4 +1,4 @@
-"""The table of docs/spark.md on what Spark's Kafka connector has: for each row of it a check here, and no other."""
+"""The table of docs/work/spark.md on what Spark's Kafka connector has: for each row of it a check here, and no other."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.spark_source import (
     write_batch,
 )
 
-PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
+PAGE = Path(__file__).parents[3] / "docs/work/spark.md"
 FUTURE = "5000000000000"
 PAST = "1000000000000"
 ALL = [(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"c")]

@@ -1,4 +1,4 @@
-"""`python -m tests.simulation.mutants`: find mutants, and keep docs/hazards.md true.
+"""`python -m tests.simulation.mutants`: find mutants, and keep docs/why/hazards.md true.
 
 --find [NAME ...]   search the seeds for these mutants (all of them without a name), and write the table anew
 --tests [NAME ...]  run the tests that are named for these mutants, under them; a JSON object of those that pass

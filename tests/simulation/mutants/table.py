@@ -1,4 +1,4 @@
-"""The table of hazards in docs/hazards.md: what it says of each mutant, and how it is written anew."""
+"""The table of hazards in docs/why/hazards.md: what it says of each mutant, and how it is written anew."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from pathlib import Path
 from tests.simulation.mutants.hunt import SEVERAL, Caught
 from tests.simulation.mutants.tools import Mutant
 
-DOCUMENT = Path(__file__).parents[3] / "docs/hazards.md"
+ROOT = Path(__file__).parents[3]
+DOCUMENT = ROOT / "docs/why/hazards.md"
 REGENERATE = "python -m tests.simulation.mutants --find"
 _HEAD = "| # | hazard | guard | mutant | seeds | test |\n| --- | --- | --- | --- | --- | --- |\n"
 _TABLE = re.compile(re.escape(_HEAD) + r"((?:\|.*\|\n)+)")

@@ -1,4 +1,4 @@
-"""Every mutant is found by the simulation, by the seeds of docs/hazards.md, or has tests that name it."""
+"""Every mutant is found by the simulation, by the seeds of docs/why/hazards.md, or has tests that name it."""
 
 from __future__ import annotations
 

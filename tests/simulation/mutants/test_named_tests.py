@@ -22,6 +22,6 @@ def test_the_named_tests_of_every_mutant_fail_under_it() -> None:
         capture_output=True,
         text=True,
         check=False,
-        cwd=table.DOCUMENT.parents[1],
+        cwd=table.ROOT,
     )
     assert json.loads(ended.stdout) == {}, ended.stderr

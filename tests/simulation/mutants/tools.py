@@ -19,7 +19,7 @@ class Mutant:
     """A guard that is switched off.
 
     Args:
-        hazard: its number in the table of docs/hazards.md.
+        hazard: its number in the table of docs/why/hazards.md.
         guard: where it is, as `file.py::Name`.
         what: what the code does without it, in a phrase.
         off: switches it off.

@@ -1,0 +1,24 @@
+"""The links that texts in the code give to a document: they name its file alone, as `l0gc help` does, not its folder."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DOCS = Path(__file__).parents[1]
+PAGES = {
+    path.name: path for layer in ("first-hour", "work", "reference", "why") for path in (DOCS / layer).glob("*.md")
+}
+"""The documents of the README's four layers by their names, which are unique."""
+
+_LINK = re.compile(r"\]\(([\w-]+\.md)(#[^)\s]*)?\)")
+
+
+def linked_from(page: Path, text: str) -> str:
+    """Return a text with the path from a page to each document that it links to."""
+    return _LINK.sub(lambda m: f"]({_path(page, PAGES[m[1]])}{m[2] or ''})", text)
+
+
+def _path(page: Path, document: Path) -> str:
+    same = page.parent == document.parent
+    return document.name if same else f"../{document.relative_to(DOCS).as_posix()}"
