@@ -361,6 +361,10 @@ class Replica(Generic[S]):
         if as_of_ms != self.as_of_ms:
             self._as_of_at = self._runtime.clock.monotonic()
         for entry in entries:
+            if self._since is not None and self._machine.lacks(self._state, entry):
+                self._complete()
+            if entry.offset != self.offset + 1:
+                return  # the checkpoint was gone, so the log was replayed up to its end
             self._apply(entry)
         self.as_of_ms = as_of_ms
         self._whole = True
@@ -377,10 +381,6 @@ class Replica(Generic[S]):
         return self.log.store_time.settle(self.as_of_ms) + 1000 * int(passed_s)
 
     def _apply(self, entry: StoredEntry) -> None:
-        if self._since is not None and self._machine.lacks(self._state, entry):
-            self._complete()
-            if self.offset >= entry.offset:
-                return  # it was replayed
         self._machine.apply(self._state, entry)
         if self._since is not None:
             self._since.append(entry)

@@ -176,6 +176,20 @@ def test_a_head_whose_checkpoint_is_gone_replays_the_log() -> None:
     assert MACHINE.encode(other.state) == MACHINE.encode(w.handle.state)
 
 
+def test_a_checkpoint_that_goes_while_entries_are_read_applies_none_twice() -> None:
+    w = Lists()
+    other = w.another()
+    _ = other.head
+    (old,) = [k for k in store_of(w.cluster).objects if k.startswith(CHECKPOINTS)]
+    w.expire(1, 7)
+    w.lift()
+    w.handle.replica.write_checkpoint()
+    store_of(w.cluster).delete([old])
+    w.lift()
+    assert sums(other.catch_up(whole=False), w.topic) == sums(w.handle.state, w.topic)
+    assert MACHINE.encode(other.state) == MACHINE.encode(w.handle.state)
+
+
 def test_a_second_part_that_was_damaged_stops_only_who_reads_it() -> None:
     w = Lists()
     (key,) = [k for k in store_of(w.cluster).objects if k.startswith(CHECKPOINTS)]
