@@ -363,8 +363,8 @@ class Replica(Generic[S]):
         for entry in entries:
             if self._since is not None and self._machine.lacks(self._state, entry):
                 self._complete()
-            if entry.offset != self.offset + 1:
-                return  # the checkpoint was gone, so the log was replayed up to its end
+                if self._whole:
+                    return  # the checkpoint was gone, so the log was replayed up to its end
             self._apply(entry)
         self.as_of_ms = as_of_ms
         self._whole = True
