@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -16,9 +17,4 @@ _LINK = re.compile(r"\]\(([\w-]+\.md)(#[^)\s]*)?\)")
 
 def linked_from(page: Path, text: str) -> str:
     """Return a text with the path from a page to each document that it links to."""
-    return _LINK.sub(lambda m: f"]({_path(page, PAGES[m[1]])}{m[2] or ''})", text)
-
-
-def _path(page: Path, document: Path) -> str:
-    same = page.parent == document.parent
-    return document.name if same else f"../{document.relative_to(DOCS).as_posix()}"
+    return _LINK.sub(lambda m: f"]({os.path.relpath(PAGES[m[1]], page.parent)}{m[2] or ''})", text)
