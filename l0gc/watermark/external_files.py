@@ -4,7 +4,9 @@ An unreadable number is never guessed. A file is refused by name if a column is 
 whole number, or if its end looks cut off. A truncated list of partitions would put M too high. So a folder has to be
 finished, as Spark, Hive and Delta define it: its writer adds `_SUCCESS` last and removes it first. If no writer does
 that, `--expect-partitions N` gives the number of partitions. A file of zero bytes may be an interrupted copy, which
-`_SUCCESS` does not exclude: so it has no rows only if the number of partitions is given.
+`_SUCCESS` does not exclude: so it has no rows only if the number of partitions is given. These files have no checksum that
+l0gc knows, so a file in a bucket is read twice: a store that gives out another file once must not hide a partition
+(hazard 34).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ import pyarrow.csv
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, StoreError, UsageError
 from l0gc.storage.objectstore import LocalFolder, ObjectStore, if_there
 from l0gc.storage.workers import Stage, Workers, Workplace
 from l0gc.watermark.external_log import ExternalExport, ExternalLog, SnapshotLimits, StoreAt
@@ -103,9 +105,10 @@ class _Part(NamedTuple):
     may_be_empty: bool
 
     def read(self, store: ObjectStore, store_at: StoreAt) -> pa.Table:
-        body = _opened(store, store_at, self.place).get(self.key).body
+        name = f"{self.place}/{self.key}"
+        body = _read_alike(_opened(store, store_at, self.place), self.key, name)
         needed, folders = REPORTS if self.reports else PARTITIONS, dict(_FOLDER.findall(self.key))
-        return read_table(f"{self.place}/{self.key}", body, needed, folders, may_be_empty=self.may_be_empty)
+        return read_table(name, body, needed, folders, may_be_empty=self.may_be_empty)
 
 
 class _FileSet:
@@ -176,6 +179,17 @@ def _read_parts(
     for part, table in zip(ordered, tables, strict=True):
         for task, rows in spread(table, tasks):
             yield task, (part.reports, rows)
+
+
+def _read_alike(store: ObjectStore | LocalFolder, key: str, name: str) -> bytes:
+    """Return a file's bytes, which two readings of a bucket have to agree on (hazard 34)."""
+    body = store.get(key).body
+    if not isinstance(store, LocalFolder) and store.get(key).body != body:
+        raise StoreError(
+            f"{name} was read twice, and differs: it is being written, or the store gave out something else for it once; "
+            "nothing was published, so run the command again"
+        )
+    return body
 
 
 def _sum_up(place: Workplace, items: Iterable[tuple[bool, pa.Table]]) -> Iterator[ExternalSummary]:

@@ -67,7 +67,8 @@ class PublishedWatermark(msgspec.Struct, frozen=True):
         cluster_id: The cluster.
         watermark: M. Never decreases.
         cluster_epoch: The cluster epoch, read after everything that M was computed from. Never decreases.
-        published_at_ms: When M was published, by the store's clock.
+        published_at_ms: When M was published, by the store's clock. A writer may be suspended before it writes, so readers
+            take the time at which the store got the file if that is later.
         eligible_objects: The eligible objects in the listing; -1 if none was read.
         eligible_bytes: Their size.
         listed_objects: All objects in the listing.
@@ -136,12 +137,16 @@ def read_any(store: ObjectStore) -> tuple[PublishedWatermark | None, str]:
     for _ in range(2):  # the copy is written second, so the first publication may have happened between two reads
         stored = if_there(store.get, PUBLISHED_WATERMARK)
         if stored is not None:
-            return decode_published(stored.body), stored.etag
+            return _as_stored(decode_published(stored.body), stored.modified_ms), stored.etag
         copy = copy or if_there(store.get, PUBLISHED_COPY)
         if copy is None:
             return None, ""
     assert copy is not None
-    return decode_published(copy.body, PUBLISHED_COPY), ""
+    return _as_stored(decode_published(copy.body, PUBLISHED_COPY), copy.modified_ms), ""
+
+
+def _as_stored(published: PublishedWatermark, stored_ms: int) -> PublishedWatermark:
+    return msgspec.structs.replace(published, published_at_ms=max(published.published_at_ms, stored_ms))
 
 
 def lost(published: PublishedWatermark | None, etag: str) -> str:
@@ -519,7 +524,12 @@ def require_seen(cluster: ClusterView, cluster_id: str, epoch: int) -> None:
             return PublishedWatermark(cluster_id, NO_WATERMARK, epoch, cluster.now_ms(), pinned=epoch)
         if current.pinned >= epoch:
             return None
-        return msgspec.structs.replace(current, pinned=epoch, cluster_epoch=max(current.cluster_epoch, epoch))
+        return msgspec.structs.replace(
+            current,
+            pinned=epoch,
+            cluster_epoch=max(current.cluster_epoch, epoch),
+            history=remembered(current, current.published_at_ms),
+        )
 
     _swap(cluster.store, cluster.runtime, cluster_id, change)
 
@@ -543,7 +553,7 @@ def reserve_numbers(cluster: ClusterView, wanted: tuple[int, int]) -> tuple[int,
         if current is None:
             epoch = identity.cluster_epoch
             return PublishedWatermark(identity.cluster_id, NO_WATERMARK, epoch, cluster.now_ms(), given=given)
-        return msgspec.structs.replace(current, given=given)
+        return msgspec.structs.replace(current, given=given, history=remembered(current, current.published_at_ms))
 
     reserved = (0, 0) if published is None else published.given
     if reserved[0] < wanted[0] or reserved[1] < wanted[1]:
@@ -567,7 +577,12 @@ def _swap(
         if attempt:
             runtime.clock.sleep(runtime.jitter(0.05 * attempt))
         current, etag = read_published(store, cluster_id)
-        if current is not None and etag and current == unsure:
+        if (
+            etag
+            and current is not None
+            and unsure is not None
+            and _as_stored(unsure, current.published_at_ms) == current
+        ):
             store.put(PUBLISHED_COPY, encode_published(current, PUBLISHED_COPY))
             return before  # the try whose reply was lost has landed
         if not accept_lost:

@@ -25,7 +25,7 @@ from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import UnfinishedUpload
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.watermark.publication import PublishedWatermark, publish
+from l0gc.watermark.publication import PublishedWatermark, publish, require_seen
 from tests.collect.test_sweep_local import EPOCHS, a_cluster, expected_garbage, level_zero
 from tests.support.l0_buckets import name_of
 from tests.support.memory_store import (
@@ -185,6 +185,29 @@ def test_a_reply_with_a_wrong_date_ends_no_grace_early(hours: float, when: str) 
             assert SweepRun(process, Sweep(grace_s=3600)).run().deleted == 0
         store.clock.ms += 3_600_000
         assert SweepRun(another_process(cluster, 2), Sweep(grace_s=3600)).run().deleted == 1
+
+
+def test_grace_begins_when_a_suspended_publisher_writes() -> None:
+    """Hazard 16: its date is from before it was suspended. A pin afterwards does not begin the grace anew."""
+    cluster = topic_in_memory()
+    store = store_of(cluster)
+    for _ in range(4):
+        cluster.controller.advance()
+    store.put(cluster.identity().layout.format(1, 1, str(UUID(int=1))), b"x")
+    housekeep(cluster, barrier=True)
+
+    def suspended(call: Call) -> None:
+        if call.kind.startswith("put_if") and call.key == PUBLISHED_WATERMARK:
+            store.fault = lambda call: None
+            store.clock.ms += 3_600_000
+
+    store.fault = suspended
+    scan_and_publish(cluster)
+    assert SweepRun(another_process(cluster), Sweep(grace_s=3600)).run().deleted == 0
+    store.clock.ms += 3_000_000
+    require_seen(cluster, cluster.identity().cluster_id, 2)
+    store.clock.ms += 600_000
+    assert SweepRun(another_process(cluster, 2), Sweep(grace_s=3600)).run().deleted == 1
 
 
 @pytest.mark.parametrize(("watermark", "why"), [(4, "--up-to 5 is above M = 4"), (None, "needs an M")])

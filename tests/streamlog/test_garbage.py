@@ -19,6 +19,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_facts import read_facts
 from l0gc.streamlog.journal import edits
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from tests.support.interrupting import Interrupt
 from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put_back
@@ -113,6 +114,23 @@ def test_a_run_asleep_during_vacuum_is_refused_once(w: World) -> None:
     assert [c.records for c in committed] == [0]
     assert all("fenced off" in c.errors[0] for c in committed)
     reconcile(w.cluster)
+    w.whole()
+
+
+def test_what_is_committed_until_the_fence_is_no_orphan(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    w.upload()
+    late = begin(memory_cluster(w.store, seed=7, bootstrap=False))
+    w.tick()
+    raise_fence = JournalHandle.fence_l1
+
+    def committed_before(handle: JournalHandle, epoch: int) -> int:
+        monkeypatch.setattr(JournalHandle, "fence_l1", raise_fence)
+        late.commit()
+        return raise_fence(handle, epoch)
+
+    monkeypatch.setattr(JournalHandle, "fence_l1", committed_before)
+    w.vacuum()
+    assert late.keys <= w.l1()
     w.whole()
 
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageError
+from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, StoreError, UsageError
+from l0gc.storage.objectstore import StoredObject
 from l0gc.watermark.external_files import ExternalFiles, read_table
 from l0gc.watermark.external_log import ExternalLog
 from l0gc.watermark.external_rows import REPORTS
@@ -183,6 +184,38 @@ def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> Non
         return
     assert external.read(files, stores.__getitem__).found.partitions == 2
     assert heads == 2
+
+
+@pytest.mark.parametrize("misread", ["p/0.csv", "r.csv"])
+def test_a_bucket_file_that_reads_differently_twice_is_refused(misread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hazard 34: a store gives out another object of the folder once, so that a partition is missing."""
+    root = MemoryStore()
+    root.put("p/0.csv", b"topic,partition\nt,0\n")
+    root.put("p/1.csv", b"topic,partition\nt,1\n")
+    root.put("p/_SUCCESS", b"")
+    root.put("r.csv", b"topic,partition,gc_epoch\nt,1,7\n")
+    root.put("newer.csv", b"topic,partition,gc_epoch\nt,0,9\nt,1,9\n")
+    instead = {"p/0.csv": "p/1.csv", "r.csv": "newer.csv"}
+
+    class Below(MemoryStore):
+        def __init__(self, folder: str) -> None:
+            super().__init__()
+            self.folder = folder
+            self.objects = {k.removeprefix(folder): o for k, o in root.objects.items() if k.startswith(folder)}
+
+        def get(self, key: str) -> StoredObject:
+            nonlocal misread
+            key, wanted = self.folder + key, misread
+            if key == wanted:
+                misread = ""
+                key = instead[key]
+            return root.get(key)
+
+    stores = {"s3://b/p": Below("p/"), "s3://b/r.csv": Below("r.csv/"), "s3://b": Below("")}
+    files, wrong = ExternalFiles("s3://b/r.csv", "s3://b/p", 50), misread
+    with pytest.raises(StoreError, match=f"s3://b/{wrong} was read twice, and differs"):
+        external.read(files, stores.__getitem__)
+    assert external.read(files, stores.__getitem__).found.partitions == 2
 
 
 def test_the_epoch_may_be_a_column_but_of_one_snapshot_alone(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ def test_a_unit_that_knows_an_epoch_above_the_cluster_epoch_stops_everything() -
 def test_what_is_published_ahead_of_the_epoch_stops_everything(watermark: int, epoch: int, what: str) -> None:
     """Hazard 10: an old controller log is found out by the published epoch before M itself is above it."""
     cluster = a_cluster(4)
-    stored = PublishedWatermark(cluster.identity().cluster_id, watermark, epoch, 0)
+    stored = PublishedWatermark(cluster.identity().cluster_id, watermark, epoch, cluster.store.now_ms())
     cluster.store.put(PUBLISHED_WATERMARK, encode_published(stored))
     for dry_run in (True, False):
         source = Source(cluster, [unit(3)])

@@ -76,7 +76,7 @@ BODY = encode_published(PublishedWatermark("c", 5, 100, 0))
 
 
 def a_watermark(watermark: int, cluster_epoch: int = 100, cluster_id: str = "c") -> PublishedWatermark:
-    return PublishedWatermark(cluster_id, watermark, cluster_epoch, 0)
+    return PublishedWatermark(cluster_id, watermark, cluster_epoch, MemoryStore().clock.ms)
 
 
 def put(store: MemoryStore, new: PublishedWatermark) -> PublishedWatermark | None:
@@ -122,7 +122,7 @@ def test_a_run_unaware_of_the_newest_pin_is_refused(
     require_seen(cluster, cluster_id, 8)
     require_seen(cluster, cluster_id, 7)  # a slower pin
     now, _ = read_published(store, cluster_id)
-    assert now == msgspec.structs.replace(a_watermark(3, 10, cluster_id), pinned=8)
+    assert now == msgspec.structs.replace(a_watermark(3, 10, cluster_id), pinned=8, history=[(3, store.clock.ms)])
     runtime = Runtime(store.clock, random.Random(0))
     publish(store, runtime, a_watermark(3, 11, cluster_id), pins_as_of=8)
     for seen in (-1, 7):

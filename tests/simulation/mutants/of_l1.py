@@ -115,7 +115,11 @@ def commit_below_fence() -> AbstractContextManager[Any]:
 
 
 @instead(
-    25, "l0gc/streamlog/garbage.py::JournalGarbage.fence", "a vacuum knows the journals as they were before the fence"
+    25,
+    "l0gc/streamlog/garbage.py::JournalGarbage.fence",
+    "a vacuum knows the journals as they were before the fence",
+    f"{_GARBAGE}::test_what_is_committed_until_the_fence_is_no_orphan",
+    simulated=False,
 )
 def looked_before_fence(self: JournalGarbage, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
     """What a vacuum knows of the journals is from before the fence."""

@@ -26,6 +26,7 @@ from l0gc.storage.log import Boundary, Folder, Replay, SharedLog
 from l0gc.storage.objectstore import PutResult, StoredObject, if_there
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
+from l0gc.watermark.publication import PublishedWatermark
 from tests.simulation.mutants.tools import Wrapped, instead, method, mutant
 
 _EXPIRE = "tests/streamlog/level_one/test_expire.py"
@@ -332,6 +333,17 @@ def jumps_believed() -> AbstractContextManager[Any]:
 )
 def grace_by_one_reply() -> AbstractContextManager[Any]:
     return method(StoreTime, "between_ms", lambda self: (self._store.now_ms(),) * 2)
+
+
+@instead(
+    16,
+    "l0gc/watermark/publication.py::_as_stored",
+    "M counts as published when its writer read the clock, however much later it wrote",
+    "tests/collect/test_plan.py::test_grace_begins_when_a_suspended_publisher_writes",
+    simulated=False,
+)
+def landing_time_ignored(published: PublishedWatermark, stored_ms: int) -> PublishedWatermark:
+    return published
 
 
 @instead(

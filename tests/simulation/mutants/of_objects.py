@@ -241,6 +241,18 @@ def copied_unchecked(self: Landing, o: WrittenObject) -> tuple[bytes, dict[int, 
 
 @instead(
     34,
+    "l0gc/watermark/external_files.py::_read_alike",
+    "M follows from one reading of another system's files",
+    "tests/watermark/test_external_files.py::test_a_bucket_file_that_reads_differently_twice_is_refused",
+    simulated=False,
+)
+def external_file_read_once(store: Any, key: str, name: str) -> bytes:
+    body: bytes = store.get(key).body
+    return body
+
+
+@instead(
+    34,
     "l0gc/storage/objectstore.py::read_again",
     "bytes that do not match their checksum count as damaged after one reading",
     f"{_LANDING}::test_one_bad_reading_of_a_staged_object_is_read_again",
