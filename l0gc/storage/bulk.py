@@ -34,7 +34,8 @@ COALESCE_BYTES: Final = 1 << 20
 """Ranges of one object that are closer than this are fetched as one."""
 _NOTHING: Final = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
 """A proxy that no host uses: without it obstore would take the environment's proxy, by different rules."""
-_UNMOVED: Final = {
+_FIXED: Final = {
+    "checksum_algorithm": "sha256",  # so that a store refuses what was altered on its way (hazard 34); signing needs it too
     "conditional_put": "etag",
     "copy_if_not_exists": "multipart",
     "disable_bulk_delete": False,
@@ -44,7 +45,8 @@ _UNMOVED: Final = {
     "skip_signature": False,
     "unsigned_payload": False,
 }
-"""obstore's defaults, set explicitly because it would otherwise read each from an AWS_ variable of the environment."""
+"""Set explicitly because obstore would otherwise read each from an AWS_ variable of the environment; all but the checksum
+are its defaults."""
 _PLAIN: Final = (string.ascii_letters + string.digits + "._/-").encode()
 """Characters that have a single form in URLs, XML and paths."""
 _ODD_PARTS: Final = (b"//", b"/./", b"/../")
@@ -118,7 +120,7 @@ class Bulk:
                     "max_retries": 0,
                     "retry_timeout": timedelta(seconds=DEADLINE_SECONDS),
                 },  # `_again` decides
-                config=cast("S3Config", where | encryption | _UNMOVED),
+                config=cast("S3Config", where | encryption | _FIXED),
             )
         except obstore.exceptions.BaseError as e:
             raise ValueError(str(e)) from e

@@ -161,6 +161,7 @@ _SLOWER: Final = (
     "TransactionInProgressException",
 )
 _LATE: Final = ("RequestTimeout", "RequestTimeoutException")
+_ALTERED: Final = ("BadDigest", "InvalidDigest", "XAmzContentChecksumMismatch", "XAmzContentSHA256Mismatch")
 _CONFLICT: Final = ("ConditionalRequestConflict", "OperationAborted")
 REDIRECTS: Final = (301, 302, 307, 308)
 _NOT_UP: Final = "see whether its server is up, or try again later"
@@ -232,7 +233,7 @@ ROWS: Final = (
     Row(  # the caller reads what landed, and decides again
         AmbiguousWriteError,
         "writing {what}: {status} {code}",
-        codes=(*_SLOWER, *_LATE, *_CONFLICT, "InternalError", "ServiceUnavailable"),
+        codes=(*_SLOWER, *_LATE, *_ALTERED, *_CONFLICT, "InternalError", "ServiceUnavailable"),
         statuses=_CARRIED_OUT | {408, 429},
         conditional=True,
     ),
@@ -250,6 +251,12 @@ ROWS: Final = (
         statuses=(408,),
         again=True,
         unsure=True,
+    ),
+    Row(
+        StoreError,
+        "the store got other bytes for {what} than were sent ({code}): see to the network, or the proxy in front of it",
+        codes=_ALTERED,
+        again=True,
     ),
     Row(
         AccessDeniedError,

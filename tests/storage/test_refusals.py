@@ -93,6 +93,7 @@ ANSWERS: list[tuple[Answer, str, type[L0gcError], str]] = [
     ),
     (Answer("GetObject", 502, NOT_S3, "it is empty"), "k", StoreError, "the store's answer is not S3's: it is empty; see"),
     (Answer("GetObject", 400, "RequestTimeout"), "k", StoreTimeoutError, "the store did not get the whole request for s3"),
+    (Answer("PutObject", 400, "BadDigest"), "k", StoreError, "the store got other bytes for s3://b/p/k than were sent (Bad"),
     (Answer("GetObject", 409, "OperationAborted", "again"), "k", StoreError, "s3://b/p/k: 409 OperationAborted again"),
     (Answer("GetObject", 500, "InternalError", "oh"), "k", StoreError, "s3://b/p/k: 500 InternalError oh"),
     (Answer("GetObject", 400, "Odd", "no"), "k", RequestRefusedError, "s3://b/p/k: 400 Odd no"),

@@ -83,6 +83,25 @@ def test_a_read_survives_each_fault(weed: SeaweedFS, bucket: StoreConfig, direct
         assert through(proxy, bucket).get_ranges("k", [(1, 1 << 20)]) == [LARGE[1 : 1 + (1 << 20)]]
 
 
+@pytest.mark.parametrize("client", ["boto3", "obstore"])
+def test_a_write_that_is_altered_on_its_way_is_sent_again(
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, client: str
+) -> None:
+    """Hazard 34: the store compares what it got with the checksum of what was sent."""
+    with proxied(weed, Scripted(Outcome.ALTERED)) as proxy:
+        store = through(proxy, bucket)
+        (store.put if client == "boto3" else store.put_bulk)("k", LARGE)
+        assert proxy.outcomes == {Outcome.ALTERED: 1, Outcome.PASS: 1}
+    assert direct.get("k").body == LARGE
+
+
+def test_an_altered_append_is_seen_not_to_have_landed(weed: SeaweedFS, bucket: StoreConfig, direct: S3Store) -> None:
+    with proxied(weed, Scripted(Outcome.ALTERED)) as proxy:
+        with pytest.raises(AmbiguousWriteError, match="BadDigest"):
+            through(proxy, bucket).put_if_absent("k", LARGE)
+        assert direct.list("").modified_ms == {}
+
+
 def test_a_request_that_hangs_is_not_sent_again_after_its_deadline(
     weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,6 +49,7 @@ class Outcome(enum.Enum):
     FAIL_AFTER = "500 after the server"
     SLOW_DOWN = "503 before the server"
     TRUNCATED = "body truncated"
+    ALTERED = "one bit of the request's body altered"
     REPEATED = "sent twice"
     DENY = "403 before the server"
     DENY_AFTER = "403 after the server"
@@ -77,12 +78,13 @@ REACHES_THE_SERVER: Final = {
     Outcome.CUT_AFTER,
     Outcome.FAIL_AFTER,
     Outcome.TRUNCATED,
+    Outcome.ALTERED,
     Outcome.REPEATED,
     Outcome.DENY_AFTER,
     Outcome.HANG_AFTER,
 }
 _JOURNAL_LOG: Final = re.compile(r"l0gc/journal/\d+/log/")
-LETS_THE_ANSWER_THROUGH: Final = {Outcome.PASS, Outcome.SLOW, Outcome.TRUNCATED, Outcome.REPEATED}
+LETS_THE_ANSWER_THROUGH: Final = {Outcome.PASS, Outcome.SLOW, Outcome.TRUNCATED, Outcome.ALTERED, Outcome.REPEATED}
 
 
 def request_of(number: int, method: str, target: str, headers: dict[str, str], port: int) -> Request:

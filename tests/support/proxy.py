@@ -208,6 +208,10 @@ class _Handler(BaseHTTPRequestHandler):
                 self._refuse(outcome if isinstance(outcome, Refusal) else _refusal(STATUS[outcome]))
                 return
             sent = dict(self.headers.items())
+            if outcome is Outcome.ALTERED:
+                whole = bytearray(b"".join(body))
+                whole[len(whole) // 2] ^= 1
+                body = iter([bytes(whole)])
             if proxy.admit:
                 whole = b"".join(body)
                 admitted = proxy.admit(self.command, self.path, headers, whole)
