@@ -209,9 +209,9 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             sent = dict(self.headers.items())
             if outcome is Outcome.ALTERED:
-                whole = bytearray(b"".join(body))
-                whole[len(whole) // 2] ^= 1
-                body = iter([bytes(whole)])
+                altered = bytearray(b"".join(body))
+                altered[len(altered) // 2] ^= 1
+                body = iter([bytes(altered)])
             if proxy.admit:
                 whole = b"".join(body)
                 admitted = proxy.admit(self.command, self.path, headers, whole)
