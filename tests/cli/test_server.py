@@ -71,6 +71,7 @@ def test_the_printed_lines_suffice_for_a_client(tmp_path: Path, number: signal.S
         client.connect((HOST, port))
 
 
+@pytest.mark.thorough
 def test_a_directory_keeps_the_data_for_the_next_server(tmp_path: Path) -> None:
     data, scratch = tmp_path / "data", tmp_path / "scratch"
     scratch.mkdir()

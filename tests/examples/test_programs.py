@@ -110,6 +110,7 @@ class DeniesAtFirst(Passing):
 
 @pytest.mark.weed
 @pytest.mark.timeout(120)
+@pytest.mark.thorough
 def test_the_task_is_repeated_and_loads_each_record_once(bucket: StoreConfig, tmp_path: Path) -> None:
     founded(bucket)
     day = tmp_path / "day.ndjson"
@@ -136,6 +137,7 @@ def test_the_task_does_not_repeat_what_cannot_go(bucket: StoreConfig, tmp_path: 
 
 @pytest.mark.weed
 @pytest.mark.timeout(120)
+@pytest.mark.thorough
 def test_the_notebook_queries_the_topic_and_its_table(bucket: StoreConfig, tmp_path: Path) -> None:
     catalog = {
         "TYPE": "sql",

@@ -117,6 +117,7 @@ def test_a_vacuum_in_gc_takes_what_has_had_its_grace(loaded: S3Store) -> None:
     assert done["vacuum"]["run_id"] != done["run_id"]
 
 
+@pytest.mark.thorough
 def test_the_metrics_numbers_all_appear_in_command_output(loaded: S3Store, tmp_path: Path) -> None:
     options = ("--metrics-file", str(tmp_path / "all.prom"))
     lines = str(tmp_path / "lines")

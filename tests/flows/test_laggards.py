@@ -28,6 +28,7 @@ def upload(records: dict[int, list[bytes]], chance: random.Random) -> None:
         records[p].append(line)
 
 
+@pytest.mark.thorough
 def test_lifting_laggards_costs_and_releases_what_status_predicted(store: S3Store) -> None:
     founded(PARTITIONS, shards=16)
     cluster, chance = Handles(store), random.Random(26)

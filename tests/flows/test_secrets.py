@@ -117,6 +117,7 @@ ON_SPARK = ("gc", "compute-watermark", "verify")
 @pytest.mark.parametrize(
     "spark", [False, pytest.param(True, marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough])]
 )
+@pytest.mark.thorough
 def test_a_whole_loop_gives_no_secret_away(weed: SeaweedFS, store: S3Store, tmp_path: Path, *, spark: bool) -> None:
     seen = Seen(tmp_path)
     (tmp_path / "records").write_bytes(b"one\ntwo\nthree\n")

@@ -124,6 +124,7 @@ def level_zero(store: S3Store) -> list[str]:
     return sorted(k for page in store.scan(LAYOUT.data_prefix) for k in page.keys)
 
 
+@pytest.mark.thorough
 def test_an_idle_partition(cluster: S3Store) -> None:
     l0gc("topic", "create", "idle", "--partitions", "1")
     for _ in range(4):
@@ -224,6 +225,7 @@ def test_a_wrong_local_clock_holds_nothing_and_is_reported(cluster: S3Store, mon
     assert data["causes"] == []
 
 
+@pytest.mark.thorough
 def test_sweeps_are_paused(cluster: S3Store) -> None:
     l0gc("pause", "--why", "disk audit", "--by", "ann")
     refused(PausedError, "sweep")

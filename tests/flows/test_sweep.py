@@ -127,6 +127,7 @@ def test_a_second_signal_ends_it_at_once(store: S3Store) -> None:
 # -- what goes ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_shards_and_limits_are_kept_and_a_dry_run_says_the_same(store: S3Store) -> None:
     a_bucket(store)
     varying = {"dry_run", "seconds", "run_id"}

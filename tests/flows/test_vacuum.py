@@ -98,6 +98,7 @@ def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store) -> 
     assert records() == there
 
 
+@pytest.mark.thorough
 def test_the_grace_and_the_age_are_waited_for(planted: S3Store) -> None:
     assert counts(l0gc("vacuum")) == {}
     assert counts(l0gc("vacuum", "--l1-grace", "0s")) == {"dropped_l1": 9}

@@ -46,7 +46,7 @@ def moto_store(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
     return S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/a/prefix", endpoint_url=endpoint))
 
 
-@pytest.fixture(params=["moto", pytest.param("weed", marks=pytest.mark.weed)])
+@pytest.fixture(params=["moto", pytest.param("weed", marks=[pytest.mark.weed, pytest.mark.thorough])])
 def any_store(request: pytest.FixtureRequest) -> S3Store:
     """A store on either server, its bucket not yet created."""
     found = request.getfixturevalue("moto_store" if request.param == "moto" else "store")

@@ -120,6 +120,7 @@ def _planned(cluster: Handles, wanted: str) -> int:
 
 
 @pytest.mark.weed
+@pytest.mark.thorough
 def test_every_engine_reads_typed_columns(documented_catalog: StoreConfig, weed: SeaweedFS) -> None:
     late = (
         b'{"id": 3000000000, "tags": ["a", null], "place": {"lat": 1.5}, "price": 1.25, "at": "2024-01-31T10:00:00Z"}'
