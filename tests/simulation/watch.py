@@ -340,7 +340,10 @@ class Watch:
         if self.foreign_watermark:
             self._fail(f"M = {m} was published beside what another cluster has left in the bucket")
         # Noting a pin or a value schema keeps what was computed before, or there is nothing yet: it publishes no M.
-        about_m = msgspec.json.encode(msgspec.structs.replace(published, cluster_epoch=-1, pinned=-1, given=(0, 0)))
+        # It begins no grace anew either, so the date and the history may have changed.
+        about_m = msgspec.json.encode(
+            msgspec.structs.replace(published, cluster_epoch=-1, pinned=-1, given=(0, 0), published_at_ms=0, history=[])
+        )
         computed = published.partitions >= 0 and about_m not in self.published
         self.published.add(about_m)
         if self.highest_epoch > self.controller.epoch and computed:
