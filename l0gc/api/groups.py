@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import datetime, timedelta
 from functools import cache, partial, reduce, wraps
@@ -22,12 +22,13 @@ from l0gc.operations import Count, TableSync, checked_value
 from l0gc.streamlog import pins, topics
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
-from l0gc.streamlog.controller.state import ALL_TOPICS, TABLE_PINS
-from l0gc.streamlog.controller.value_schema import changes
+from l0gc.streamlog.controller.state import ALL_TOPICS, TABLE_PINS, ControllerState, Topic
+from l0gc.streamlog.controller.value_schema import ValueColumn, changes
 from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
 from l0gc.streamlog.tables import TableList, TableSyncResult, TableView, table_of
 from l0gc.streamlog.topics import (
     PARTITIONS_SHOWN,
+    Alteration,
     AlteredDefaults,
     AlteredTopic,
     CreatedTopic,
@@ -140,7 +141,7 @@ class Topics(Group):
         retention_ms: int | timedelta | UnsetType | None = UNSET,
         retention_bytes: int | UnsetType | None = UNSET,
         value_schema: dict[str, Any] | str | None = None,
-        revision: int | None = None,
+        confirm: Callable[[Alteration], object] | None = None,
     ) -> AlteredTopic:
         """Change the settings of a topic that are given. As `l0gc topic alter`.
 
@@ -150,34 +151,56 @@ class Topics(Group):
             value_schema: the columns from now on, as for `create`. Present columns that it does not name are dropped. A
                 column keeps what it has if its type widens: int to long, float to double, a decimal to more digits. With
                 another type it is replaced.
-            revision: change only the topic of this revision, not another one of its name.
+            confirm: called with the effect; it raises to change nothing. If the topic or the default retention was altered
+                since, nothing is changed.
         """
         columns = () if value_schema is None else columns_of(value_schema)
         retention = _retention(retention_ms, retention_bytes)
-        before = self._handles().controller.snapshot().topic(name).value_schema if columns else None
-        topic, altered = topics.alter_topic(self._handles(), name, retention, columns, revision)
+        confirmed = self._confirmed(name, retention, columns, confirm)
+        topic, before = topics.alter_topic(self._handles(), name, retention, columns, confirmed)
         schema = topic.value_schema
-        done = changes(before, schema) if altered and columns and schema is not None else []
-        return AlteredTopic(**asdict(topic), altered=altered, changes=done)
+        done = changes(before.value_schema, schema) if before is not None and schema is not None else []
+        return AlteredTopic(**asdict(topic), altered=before is not None, changes=done)
 
     def alter_defaults(
         self,
         *,
         retention_ms: int | timedelta | UnsetType | None = UNSET,
         retention_bytes: int | UnsetType | None = UNSET,
+        confirm: Callable[[Alteration], object] | None = None,
     ) -> AlteredDefaults:
         """Change the default retention, for topics without their own. As `l0gc topic alter --defaults`; arguments as for
         `alter`.
         """
-        now, altered = topics.alter_defaults(self._handles(), _retention(retention_ms, retention_bytes))
+        retention = _retention(retention_ms, retention_bytes)
+        confirmed = self._confirmed(None, retention, (), confirm)
+        now, altered = topics.alter_defaults(self._handles(), retention, confirmed)
         return AlteredDefaults(now.ms, now.bytes, altered)
 
-    def delete(self, name: str, *, revision: int | None = None) -> RemovedTopic:
+    def _confirmed(
+        self,
+        name: str | None,
+        retention: RetentionSettings,
+        columns: Sequence[ValueColumn],
+        confirm: Callable[[Alteration], object] | None,
+    ) -> ControllerState | None:
+        """Have the caller confirm an alteration, and return the state for which that holds; None without `confirm`."""
+        if confirm is None:
+            return None
+        alteration = topics.planned_alteration(self._handles(), name, retention, columns)
+        confirm(alteration)
+        return alteration.state
+
+    def delete(self, name: str, *, confirm: Callable[[Topic], object] | None = None) -> RemovedTopic:
         """Delete a topic: it accepts no more records, and no longer holds M back. As `l0gc topic delete`.
 
         Args:
-            revision: delete only the topic of this revision, not another one of its name.
+            confirm: called with the topic; it raises to delete nothing. A new topic of the same name is never deleted then.
         """
+        revision = None
+        if confirm is not None:
+            confirm(present := self._handles().controller.snapshot().topic(name))
+            revision = present.revision
         topic, broken = topics.delete_topic(self._handles(), name, revision)
         return checked(RemovedTopic(**asdict(topic), broken=broken))
 

@@ -19,11 +19,8 @@ from l0gc.cli.units import BYTES, DEFAULT, MS, Whole, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
 from l0gc.operations import Expire
-from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import UNLIMITED, Topic
-from l0gc.streamlog.controller.value_schema import changes, evolved, loses
-from l0gc.streamlog.topics import PARTITIONS_SHOWN, InferredSchema, PartitionOffsets, TopicDescription
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.topics import PARTITIONS_SHOWN, Alteration, InferredSchema, PartitionOffsets, TopicDescription
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.expire import ExpireResult
@@ -149,36 +146,31 @@ def alter(
         raise UsageError("nothing to change: give --retention, --retention-bytes or --value-schema")
     if defaults and schema is not None:
         raise UsageError("a value schema belongs to one topic: name the topic instead of --defaults")
-    # What is confirmed holds for this topic, and not for another one that gets its name meanwhile.
-    revision = None if name is None or yes else cluster.handles().controller.snapshot().topic(name).revision
-    if not yes and (
-        lost := _lost(cluster, name, RetentionSettings(retention["retention_ms"], retention["retention_bytes"]))
-    ):
-        asked(out, cluster, "delete", f"{lost} with the next l0gc gc")
-    if not yes and name is not None and schema is not None:
-        before = cluster.handles().controller.snapshot().topic(name).value_schema
-        after = evolved(before, columns_of(schema))
-        if loses(before, after):
-            asked(out, cluster, "change", f"the typed columns of topic {name}: {'; '.join(changes(before, after))}")
+
+    def confirm(effect: Alteration) -> None:
+        if lost := _lost(effect):
+            asked(out, cluster, "delete", f"{lost} with the next l0gc gc")
+        if effect.loses_columns:
+            asked(out, cluster, "change", f"the typed columns of topic {name}: {'; '.join(effect.changes)}")
+
     if name is not None:
-        alter_it = partial(cluster.topics.alter, name, value_schema=schema, revision=revision, **retention)
-        out.finish(alter_it, lambda t: [f"topic {t.name}: {_line(t)}", *t.changes])
+        out.finish(
+            lambda: cluster.topics.alter(name, value_schema=schema, confirm=None if yes else confirm, **retention),
+            lambda t: [f"topic {t.name}: {_line(t)}", *t.changes],
+        )
         return
     out.finish(
-        lambda: cluster.topics.alter_defaults(**retention),
+        lambda: cluster.topics.alter_defaults(confirm=None if yes else confirm, **retention),
         lambda now: [f"the cluster's default: {retention_text(now.retention_ms, now.retention_bytes)}"],
     )
 
 
-def _lost(cluster: Cluster, name: str | None, retention: RetentionSettings) -> str:
-    """Return what the next expiry would delete with these settings; empty if that is at most half of each topic, and all
-    could be counted.
+def _lost(effect: Alteration) -> str:
+    """Return the records that the next expiry would delete; empty if they are at most half of each topic, and all could be
+    counted.
     """
-    from l0gc.streamlog.level_one.expire import losses
-
-    lost, unknown = losses(cluster.handles(), name, retention)
-    much = [loss for loss in lost if 2 * loss.records > loss.there]
-    uncounted = f" that cannot be counted ({unknown[0]})" if unknown else ""
+    much = [loss for loss in effect.losses if 2 * loss.records > loss.there]
+    uncounted = f" that cannot be counted ({effect.uncounted[0]})" if effect.uncounted else ""
     if not much:
         return f"records{uncounted}" if uncounted else ""
     others = f", and so of {count(len(much) - 1, 'other topic')}" if much[1:] else ""
@@ -198,13 +190,13 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
       l0gc topic delete events
       l0gc topic delete events --yes
     """
-    revision = None
-    if not yes:
-        revision = cluster.handles().controller.snapshot().topic(name).revision
-        what = f"{_what_goes(cluster, name)}; its records can then no longer be read, and their objects are deleted"
+
+    def confirm(topic: Topic) -> None:
+        what = f"{_what_goes(cluster, topic)}; its records can then no longer be read, and their objects are deleted"
         asked(out, cluster, "delete", what)
+
     out.finish(
-        lambda: cluster.topics.delete(name, revision=revision),
+        lambda: cluster.topics.delete(name, confirm=None if yes else confirm),
         lambda t: [
             f"topic {t.name} (revision {t.revision}) deleted; closed in "
             f"{count(len(t.journals) - len(t.broken), 'journal')}"
@@ -212,12 +204,11 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
     )
 
 
-def _what_goes(cluster: Cluster, name: str) -> str:
+def _what_goes(cluster: Cluster, topic: Topic) -> str:
     """Return the topic and its records, in a sentence. Raises `NotFoundError`."""
-    topic = cluster.handles().controller.snapshot().topic(name)
     what = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
     try:
-        totals = cluster.topics.describe(name, limit=0)
+        totals = cluster.topics.describe(topic.name, limit=0)
     except CorruptObjectError:
         return f"{what}; one of its journals cannot be read, so its number of records is unknown"
     records = count(totals.records, "record")

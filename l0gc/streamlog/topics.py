@@ -21,8 +21,8 @@ from l0gc.formatting import Outcome
 from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
-from l0gc.streamlog.controller.state import JournalRun, Retention, Topic
-from l0gc.streamlog.controller.value_schema import ValueColumn, evolved, fields_json
+from l0gc.streamlog.controller.state import ControllerState, JournalRun, Retention, Topic
+from l0gc.streamlog.controller.value_schema import ValueColumn, changes, evolved, fields_json, loses
 from l0gc.streamlog.housekeep import LogFailure
 from l0gc.streamlog.values.infer import LeftOut, inferred
 from l0gc.watermark.publication import refuse_if_set_back
@@ -30,6 +30,7 @@ from l0gc.watermark.publication import refuse_if_set_back
 if TYPE_CHECKING:
     from l0gc.streamlog.journal.rows import Rows
     from l0gc.streamlog.journal.topic import TopicState, TopicTotals
+    from l0gc.streamlog.level_one.expire import Loss
 
 PARTITIONS_SHOWN: Final = 20
 """How many records of a topic are read by default."""
@@ -65,6 +66,25 @@ class AlteredTopic(Topic, frozen=True, array_like=False):
 
     altered: bool = False
     changes: list[str] = msgspec.field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Alteration:
+    """The effect of new settings of a topic, or of the cluster, for a caller to confirm.
+
+    Attributes:
+        losses: How many records the next expiry would delete, the most first.
+        uncounted: Why that is unknown for some journals or partitions.
+        changes: What becomes of the columns of the value schema, in words: `drops id (long)`.
+        loses_columns: Whether a column is dropped or replaced.
+        state: The controller's state for which all this holds.
+    """
+
+    losses: list[Loss]
+    uncounted: list[str]
+    changes: list[str]
+    loses_columns: bool
+    state: ControllerState
 
 
 class AlteredDefaults(msgspec.Struct, Outcome, frozen=True):
@@ -147,19 +167,39 @@ def alter_topic(
     name: str,
     retention: RetentionSettings,
     columns: Sequence[ValueColumn] = (),
-    revision: int | None = None,
-) -> tuple[Topic, bool]:
-    """Return the topic afterwards, and whether it was altered now. See `create_topic` for the errors, and
-    `ControllerState.topic` for the revision.
-    """
+    confirmed: ControllerState | None = None,
+) -> tuple[Topic, Topic | None]:
+    """Return the topic afterwards, and the one before if it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
-    return cluster.controller.alter_topic(name, retention, columns, revision)
+    return cluster.controller.alter_topic(name, retention, columns, confirmed)
 
 
-def alter_defaults(cluster: Handles, retention: RetentionSettings) -> tuple[Retention, bool]:
+def alter_defaults(
+    cluster: Handles, retention: RetentionSettings, confirmed: ControllerState | None = None
+) -> tuple[Retention, bool]:
     """Return the cluster's retention afterwards, and whether it was altered now. See `create_topic` for the errors."""
     refuse_if_set_back(cluster)
-    return cluster.controller.alter_defaults(retention)
+    return cluster.controller.alter_defaults(retention, confirmed)
+
+
+def planned_alteration(
+    cluster: Handles, name: str | None, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
+) -> Alteration:
+    """Return the effect that new settings would have on a topic, or on all topics without their own (`name` None).
+
+    Raises:
+        What `expire` raises.
+        NotFoundError: the topic does not exist.
+        UsageError: its value schema cannot become one with these columns.
+    """
+    from l0gc.streamlog.level_one.expire import losses
+
+    lost, uncounted, state = losses(cluster, name, retention)
+    if name is None or not columns:
+        return Alteration(lost, uncounted, [], False, state)
+    before = state.topic(name).value_schema
+    after = evolved(before, columns)
+    return Alteration(lost, uncounted, changes(before, after), loses(before, after), state)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ decides whether it may land; `Replica.payload` calls it before the append.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,7 @@ from l0gc.errors import (
 )
 from l0gc.formatting import count
 from l0gc.streamlog.controller import entries
-from l0gc.streamlog.controller.state import ControllerState, LastTick, TopicTable
+from l0gc.streamlog.controller.state import UNLIMITED, ControllerState, LastTick, TopicTable
 from l0gc.streamlog.controller.value_schema import NOTHING_GIVEN, Numbers, ValueColumn, evolved
 
 TICK_SLACK: Final = 20
@@ -142,22 +142,55 @@ def decide_alter_topic(
     retention: RetentionSettings,
     columns: Sequence[ValueColumn] = (),
     given: Numbers = NOTHING_GIVEN,
+    confirmed: ControllerState | None = None,
 ) -> entries.AlterTopic | None:
     """Return the entry that changes a topic's settings; None if it has them already.
 
     Args:
         given: see `evolved`.
+        confirmed: the state for which a user confirmed the effect, which holds for this topic and its settings alone.
 
     Raises:
-        NotFoundError: the topic does not exist.
+        NotFoundError: the topic does not exist, or another one has got its name since it was confirmed.
+        ProtocolError: the topic or the default retention was altered since it was confirmed.
         UsageError: its value schema cannot become one with these columns.
     """
-    topic = state.topic(name)
+    topic = state.topic(name, None if confirmed is None else confirmed.topic(name).revision)
     schema = evolved(topic.value_schema, columns, given) if columns else topic.value_schema
     settings = (*retention.over(topic.retention_ms, topic.retention_bytes), schema)
     if settings == (topic.retention_ms, topic.retention_bytes, topic.value_schema):
         return None
+    _check_unaltered(state, confirmed, [name])
     return entries.AlterTopic(name, topic.revision, *settings)
+
+
+def decide_alter_defaults(
+    state: ControllerState, retention: RetentionSettings, confirmed: ControllerState | None = None
+) -> entries.AlterDefaults | None:
+    """Return the entry that changes the cluster's retention, which is unlimited at first; None if it is that already.
+
+    Raises:
+        ProtocolError: a topic or the retention was altered since the state for which a user confirmed the effect.
+    """
+    settings = state.retention_ms, state.retention_bytes
+    ms, size = (UNLIMITED if value is None else value for value in retention.over(*settings))
+    if (ms, size) == settings:
+        return None
+    _check_unaltered(state, confirmed, state.topics)
+    return entries.AlterDefaults(ms, size)
+
+
+def _check_unaltered(state: ControllerState, confirmed: ControllerState | None, names: Iterable[str]) -> None:
+    """Raise `ProtocolError` if these topics or the default retention differ from the state that was confirmed, if any."""
+    if confirmed is None:
+        return
+    altered = [f"topic {name!r}" for name in names if state.topics[name] != confirmed.topics.get(name)]
+    if (state.retention_ms, state.retention_bytes) != (confirmed.retention_ms, confirmed.retention_bytes):
+        altered.append("the cluster's default retention")
+    if altered:
+        raise ProtocolError(
+            f"{altered[0]} was altered after this was confirmed: nothing was done; run the command again"
+        )
 
 
 def tick_is_due(age_ms: int, interval_ms: int) -> bool:

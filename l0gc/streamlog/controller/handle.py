@@ -29,6 +29,7 @@ from l0gc.streamlog.controller.decisions import (
     check_cluster,
     check_no_external_log,
     decide_advance,
+    decide_alter_defaults,
     decide_alter_topic,
     decide_bootstrap,
     decide_create_table,
@@ -39,7 +40,6 @@ from l0gc.streamlog.controller.decisions import (
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import (
     ALL_TOPICS,
-    UNLIMITED,
     ControllerState,
     Pin,
     Producer,
@@ -236,21 +236,20 @@ class Controller:
         name: str,
         retention: RetentionSettings,
         columns: Sequence[ValueColumn] = (),
-        revision: int | None = None,
-    ) -> tuple[Topic, bool]:
-        """Return the altered topic, and whether this call altered it. See `decide_alter_topic`.
+        confirmed: ControllerState | None = None,
+    ) -> tuple[Topic, Topic | None]:
+        """Return the altered topic, and the topic before if this call altered it. See `decide_alter_topic`.
 
         A new value schema's number and field ids are reserved before the entry is appended, so that a log restored from a
         backup does not give them again.
-
-        Raises:
-            NotFoundError: it does not exist, or not with this revision.
         """
-
         given = self._reserve(NOTHING_GIVEN) if columns else NOTHING_GIVEN
+        decided_on: list[Topic] = []
 
         def decide(state: ControllerState) -> entries.AlterTopic | None:
-            return decide_alter_topic(state, state.topic(name, revision).name, retention, columns, given)
+            entry = decide_alter_topic(state, name, retention, columns, given, confirmed)
+            decided_on.append(state.topics[name])
+            return entry
 
         def reserve(entry: entries.ControllerEntry) -> None:
             if columns and isinstance(entry, entries.AlterTopic) and entry.value_schema is not None:
@@ -258,18 +257,14 @@ class Controller:
 
         with self.replica.lock:
             altered = self._propose(decide, reserve=reserve)
-            return self.replica.state.topic(name), altered
+            return self.replica.state.topic(name), decided_on[-1] if altered else None
 
-    def alter_defaults(self, retention: RetentionSettings) -> tuple[Retention, bool]:
-        """Return the cluster's altered retention, which is unlimited at first, and whether this call altered it."""
-
-        def decide(state: ControllerState) -> entries.AlterDefaults | None:
-            settings = state.retention_ms, state.retention_bytes
-            ms, size = (UNLIMITED if value is None else value for value in retention.over(*settings))
-            return None if (ms, size) == settings else entries.AlterDefaults(ms, size)
-
+    def alter_defaults(
+        self, retention: RetentionSettings, confirmed: ControllerState | None = None
+    ) -> tuple[Retention, bool]:
+        """Return the cluster's altered retention, and whether this call altered it. See `decide_alter_defaults`."""
         with self.replica.lock:
-            altered = self._propose(decide)
+            altered = self._propose(lambda s: decide_alter_defaults(s, retention, confirmed))
             state = self.replica.state
             return Retention(state.retention_ms, state.retention_bytes), altered
 

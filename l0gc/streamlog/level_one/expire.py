@@ -151,10 +151,13 @@ class Loss(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What the next expiry would delete, the most first, and why that is not known of some journals or partitions."""
+    """The records that the next expiry would delete, the most first, and why that is unknown for some journals or
+    partitions; both for one state of the controller.
+    """
 
-    found: list[Loss]
+    by_topic: list[Loss]
     unknown: list[str]
+    state: ControllerState
 
 
 def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> Losses:
@@ -193,6 +196,7 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
     return Losses(
         [Loss(name, records, there(after.topics[name])) for name, records in records_by_topic.most_common()],
         planned.errors,
+        before,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,6 @@ from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.expire import NewStart, expire, losses, starts_by_retention
 from l0gc.streamlog.reader import read_topic
-from l0gc.streamlog.topics import alter_topic, create_topic, delete_topic
 from tests.support.expire import cluster_with, log_starts, values
 from tests.support.ingest import upload, write
 from tests.support.journal import l1_row, l1_rows
@@ -251,23 +250,6 @@ def test_an_unreadable_journal_makes_the_effect_of_a_shorter_retention_unknown()
     reconcile(cluster)
     assert losses(another_process(cluster), "events", RetentionSettings(msgspec.UNSET, 0)).unknown == []
     store_of(cluster).fault = failing(AccessDeniedError("403"), "get", journal_log(1))
-    found, unknown = losses(another_process(cluster), "events", RetentionSettings(msgspec.UNSET, 0))
-    assert [(loss.topic, loss.records, loss.there) for loss in found] == [("events", 1, 1)]
+    by_topic, unknown, _ = losses(another_process(cluster), "events", RetentionSettings(msgspec.UNSET, 0))
+    assert [(loss.topic, loss.records, loss.there) for loss in by_topic] == [("events", 1, 1)]
     assert unknown == ["journal 1: 403"]
-
-
-CHANGES: dict[str, Callable[[Handles, int], object]] = {
-    "delete": lambda cluster, revision: delete_topic(cluster, "events", revision),
-    "alter": lambda cluster, revision: alter_topic(cluster, "events", RetentionSettings(1, 1), revision=revision),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_confirmation_does_not_cover_a_topic_created_since(change: str) -> None:
-    cluster = topic_in_memory()
-    confirmed = cluster.controller.snapshot().topic("events").revision
-    delete_topic(another_process(cluster), "events", confirmed)
-    create_topic(another_process(cluster, 2), "events", 1)
-    with pytest.raises(NotFoundError, match=r"was deleted, and created again .*; the new topic was left as it is"):
-        CHANGES[change](cluster, confirmed)
-    assert cluster.controller.snapshot().topic("events").retention_ms is None
