@@ -9,26 +9,31 @@ needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
 import msgspec
 import numpy as np
 
 from l0gc.errors import NotFoundError, OffsetOutOfRangeError, UnsupportedFormatError
 from l0gc.formatting import Outcome
+from l0gc.storage.entry import Place
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, look
 
 REVISION: Final = "revision"
-"""The key of the topic's revision, next to its partitions' offsets in a checkpoint."""
+JOURNALS: Final = "journals"
+"""The keys, next to the partitions' offsets in a checkpoint, of the topic's revision, and of the last entry of each journal
+that the offsets follow from.
+"""
 _COMMITTED: Final = re.compile(r"commits/([0-9]+)\Z")
 _VERSION: Final = "v1"
 _NO_OFFSET: Final = "-"
-_POSITIONS: Final = msgspec.json.Decoder(dict[str, dict[str, int]])
+_POSITIONS: Final = msgspec.json.Decoder(dict[str, dict[str, Any]])
 
 
 class QueryPosition(msgspec.Struct, frozen=True):
@@ -74,7 +79,7 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
     Raises:
         NotFoundError: the checkpoint does not exist, no micro-batch has ended, or the query reads no topic of this
             cluster.
-        OffsetOutOfRangeError: a partition ends before the query's position.
+        OffsetOutOfRangeError: a partition ends before the query's position, or a journal was set back.
         UnsupportedFormatError: the checkpoint has an unsupported version.
     """
     batch_id, sources = _committed(checkpoint, name)
@@ -89,17 +94,32 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
                     f"{name} is at revision {revision} of topic {topic_name!r}{now}: that topic was deleted, or the query "
                     "reads another cluster"
                 )
-            offsets = {int(partition): offset for partition, offset in stored.items() if partition != REVISION}
+            offsets = {int(p): offset for p, offset in stored.items() if p not in (REVISION, JOURNALS)}
             if offsets and max(offsets) >= topic.partitions:
                 raise NotFoundError(
                     f"{name} has partition {topic_name}/{max(offsets)}, which does not exist: the query reads "
                     f"another cluster"
                 )
             query_positions += _of_topic(cluster, topic, offsets, source, now_ms)
+            if lost := lacking(stored, topic, cluster.journal):
+                raise OffsetOutOfRangeError(f"{name} was written by another log: {lost}")
     return QueryLag(batch_id, now_ms, query_positions)
 
 
-def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, dict[int, dict[str, dict[str, int]]]]:
+def lacking(stored: Mapping[str, Any], topic: Topic, journal: Callable[[int], JournalHandle]) -> str:
+    """Return which entry a topic's journals lack of those that a checkpoint's positions follow from, as a sentence; an empty
+    text if they lack none. They have caught up since.
+    """
+    for number, place in stored.get(JOURNALS, {}).items():
+        if int(number) in topic.journals and not journal(int(number)).replica.holds(Place(*place)):
+            return (
+                f"journal {number} does not have the entry at offset {place[0]} from which the position in topic "
+                f"{topic.name!r} follows: the journal was set back, or this cluster is a copy of the one that was read"
+            )
+    return ""
+
+
+def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, dict[int, dict[str, dict[str, Any]]]]:
     """Return the last finished micro-batch, and its end in each source that is l0gc's."""
     ended = [int(m[1]) for key in checkpoint.list("commits/").modified_ms if (m := _COMMITTED.match(key))]
     if not ended:

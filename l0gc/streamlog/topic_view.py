@@ -90,6 +90,7 @@ class TopicView:
 
     Attributes:
         next, log_start, reconciled: a row for each partition of the run.
+        end: the last entry of the journal that it shows, or an earlier one.
 
     Raises:
         PartitionClosedError: the topic was deleted.
@@ -98,6 +99,7 @@ class TopicView:
     def __init__(self, cluster: Handles, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
         self._cluster, self.topic, self.run = cluster, topic, run
         handle.catch_up()
+        self.end = handle.replica.end
         self._known = state = topic_copy(handle, topic)
         self.partitions = np.arange(run.first, run.first + run.count)
         self.next = state.values(state.next_offsets, self.partitions, 0)

@@ -330,7 +330,7 @@ def test_a_killed_stream_copies_every_record_once_in_order(
     ends = json.loads(
         sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda f: int(f.name))[-1].read_text().split("\n")[-1]
     )
-    assert sum(v for k, v in ends["from"].items() if k != "revision") == total
+    assert sum(v for k, v in ends["from"].items() if k.isdecimal()) == total
     cluster.upload("from", lines(total, total + 20), key_field="n")
     lag = cluster.lag(checkpoint)
     assert (lag.batch_id, lag.records_behind) == (recorded(checkpoint, "commits") - 1, 20)

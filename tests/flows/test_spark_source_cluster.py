@@ -81,7 +81,7 @@ def size_of(checkpoint: Path, batch_id: int) -> int:
         json.loads((checkpoint / "offsets" / f"{n}").read_text().splitlines()[2]) for n in (batch_id - 1, batch_id)
     )
     ahead = (
-        at - before.get(topic, {}).get(p, 0) for topic, of in after.items() for p, at in of.items() if p != "revision"
+        at - before.get(topic, {}).get(p, 0) for topic, of in after.items() for p, at in of.items() if p.isdecimal()
     )
     return sum(n for n in ahead if n > 0)
 

@@ -5,8 +5,9 @@ positions give the same records in the same order by partition, so a replayed mi
 records at a query's position were deleted, it fails, or skips them if its options accept that.
 
 A position is the next record's offset. The checkpoint holds the JSON of Spark's Kafka connector,
-`{"topic":{"0":23,"1":5}}`, and the topic's incarnation: the offsets of a deleted topic mean nothing in a later one of its
-name.
+`{"topic":{"0":23,"1":5}}`, the topic's incarnation, since the offsets of a deleted topic mean nothing in a later one of its
+name, and the last entry of each journal that the positions follow from. A journal without that entry was set back, or
+belongs to a copy of the cluster, even if it has grown past the positions (hazard 38).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.events import event
-from l0gc.inspect.lag import REVISION
+from l0gc.inspect.lag import JOURNALS, REVISION, lacking
 from l0gc.integrations.spark.options import ReadOptions
 from l0gc.integrations.spark.plan import Planner, Ranges, Slice, positions_of, split
 from l0gc.streamlog.cluster import Handles
@@ -31,7 +32,7 @@ from l0gc.streamlog.topic_view import TopicView
 
 _log: Final = logging.getLogger(__name__)
 
-Json = dict[str, dict[str, int]]
+Json = dict[str, dict[str, Any]]
 """Positions as a checkpoint holds them."""
 Positions = dict[str, Rows]
 """By topic, the position in each partition."""
@@ -43,7 +44,8 @@ class Stream:
     def __init__(self, cluster: Handles, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._options, self._clock = cluster, options, clock
         self._last_trigger: float | None = None
-        self._planner = Planner(cluster, options, functools.cache(cluster.journal))
+        self._journal = functools.cache(cluster.journal)
+        self._planner = Planner(cluster, options, self._journal)
         self._target: dict[int, Rows] | None = None
         self._views: dict[tuple[int, JournalRun], TopicView] = {}
         self._last: tuple[Json, dict[str, Ranges]] | None = None
@@ -118,8 +120,13 @@ class Stream:
             less = {name: Ranges(r.topic, r.starts, ends[name]) for name, r in ranges.items()}
             weight = sum(p.weight for p in self._planner.parts(less.values(), self._views))
             ends = limited(less, weight, self._options.max_bytes)
-        self._last = self._json(extents, ends), extents
-        return self._last[0]
+        json = self._json(extents, ends)
+        for name, of_topic in json.items():
+            # Other topics' entries are nothing new: Spark begins a micro-batch whenever its end differs from its start.
+            if name in start and np.array_equal(ends[name], starts[name]):
+                of_topic[JOURNALS] = start[name].get(JOURNALS, of_topic[JOURNALS])
+        self._last = json, extents
+        return json
 
     def _is_too_early(self, waiting: int) -> bool:
         """Return whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first
@@ -170,7 +177,8 @@ class Stream:
         record.
 
         Raises:
-            OffsetOutOfRangeError: a topic is not read any more, or was deleted and created again, and that is not accepted.
+            OffsetOutOfRangeError: a topic is not read any more, or was deleted and created again, or a journal was set back,
+                and that is not accepted.
             UsageError: it has a partition that its topic does not have.
         """
         if gone := sorted(set(stored) - set(extents)):
@@ -189,8 +197,10 @@ class Stream:
                     f"revision {revision}"
                 )
                 continue
+            if lost := lacking(of_topic, extent.topic, self._journal):
+                self._lost(lost)
             for key, value in of_topic.items():
-                if key == REVISION:
+                if key in (REVISION, JOURNALS):
                     continue
                 if not key.isdecimal() or int(key) >= len(rows):
                     raise UsageError(f"the checkpoint has partition {key} of topic {name!r}, which has {len(rows)}")
@@ -203,7 +213,8 @@ class Stream:
         for name, rows in positions.items():
             topic = extents[name].topic
             read = np.flatnonzero(self._planner.is_read(topic)).tolist()
-            topics[name] = {REVISION: topic.revision, **{str(p): int(rows[p]) for p in read}}
+            ends = {str(run.journal): list(view.end) for (r, run), view in self._views.items() if r == topic.revision}
+            topics[name] = {REVISION: topic.revision, JOURNALS: ends, **{str(p): int(rows[p]) for p in read}}
         return topics
 
     def _lost(self, what: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +13,16 @@ from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 
 from l0gc.errors import NotFoundError, OffsetOutOfRangeError, PartitionClosedError, UsageError
+from l0gc.inspect.lag import query_lag
 from l0gc.integrations.spark.plan import Ranges
 from l0gc.integrations.spark.readers import StreamReader
 from l0gc.integrations.spark.stream import limited
 from l0gc.storage.log import SharedLog
+from l0gc.storage.objectstore import LocalFolder
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects
-from tests.support.memory_store import store_of, topic_in_memory
+from tests.support.memory_store import another_process, copy_of, put_back, store_of, topic_in_memory
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import Row, on, rows_of, stream_reader, table
 
@@ -53,13 +56,14 @@ def test_a_new_query_starts_at_latest_or_its_starting_offsets() -> None:
     add(cluster, 0, 10)
     with on(cluster):
         revision = cluster.controller.snapshot().topic("events").revision
-        newest = {"events": {"revision": revision, "0": 10, "1": 10, "2": 10}}
+        journals = {"journals": {"0": list(cluster.journal(0).replica.end)}}
+        newest = {"events": {"revision": revision, **journals, "0": 10, "1": 10, "2": 10}}
         assert stream_reader(topic="events").initialOffset() == newest
         assert stream_reader(topic="events").reportLatestOffset() == newest
         earliest = stream_reader(topic="events", startingOffsets="earliest").initialOffset()
-        assert earliest == {"events": {"revision": revision, "0": 0, "1": 0, "2": 0}}
+        assert earliest == {"events": {"revision": revision, **journals, "0": 0, "1": 0, "2": 0}}
         some = stream_reader(topic="events", startingOffsets='{"events":{"0":4,"1":-1}}').initialOffset()
-        assert some == {"events": {"revision": revision, "0": 4, "1": 10, "2": 0}}
+        assert some == {"events": {"revision": revision, **journals, "0": 4, "1": 10, "2": 0}}
         with pytest.raises(UsageError, match="a stream has no end"):
             stream_reader(topic="events", endingOffsets="latest")
 
@@ -266,6 +270,48 @@ def test_a_topic_that_went_back_to_before_a_checkpoint_is_reported() -> None:
         add(cluster, 10, 12)
         newest = lenient.latestOffset(stored(end), ReadAllAvailable())
         assert sorted(batch(lenient, end, newest)) == rows(10, 12)
+
+
+def test_a_checkpoint_of_a_log_set_back_and_grown_is_refused(tmp_path: Path) -> None:
+    """Hazard 38: its offsets are there again, of other records. So it is where the query reads a copy of the cluster."""
+    cluster = topic_in_memory(3)
+    add(cluster, 0, 10)
+    copy = copy_of(store_of(cluster), "l0gc/journal/")
+    with on(cluster):
+        start = stream_reader(topic="events").initialOffset()
+        add(cluster, 10, 20)
+        end = stream_reader(topic="events").latestOffset(stored(start), ReadAllAvailable())
+    put_back(store_of(cluster), "l0gc/journal/", copy)
+    cluster = another_process(cluster)
+    for first in (10, 20, 30):
+        add(cluster, first, first + 10)
+    with on(cluster):
+        for checkpoint in (end, {"events": {**end["events"], "0": 1, "1": 1, "2": 1}}):
+            with pytest.raises(OffsetOutOfRangeError, match="journal 0 does not have the entry at offset 1 from which"):
+                stream_reader(topic="events").latestOffset(stored(checkpoint), ReadAllAvailable())
+        lenient = stream_reader(topic="events", failOnDataLoss="false")
+        newest = lenient.latestOffset(stored(end), ReadAllAvailable())
+        assert sorted(batch(lenient, end, newest)) == rows(20, 40)
+        assert stream_reader(topic="events").latestOffset(stored(newest), ReadAllAvailable()) == newest
+    for name, text in (("offsets", json.dumps(end)), ("commits", "{}")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "0").write_text(f"v1\n{{}}\n{text}\n")
+    with pytest.raises(OffsetOutOfRangeError, match="was written by another log: journal 0 does not have the entry"):
+        query_lag(cluster, LocalFolder(tmp_path), "c")
+
+
+def test_entries_of_other_topics_begin_no_micro_batch() -> None:
+    cluster = topic_in_memory(1)
+    cluster.controller.create_topic("other", 1)
+    put(cluster, "events", {0: [b"a"]})
+    with on(cluster):
+        reader = stream_reader(topic="events")
+        end = stored(reader.initialOffset())
+        for _ in range(2):
+            put(cluster, "other", {0: [b"b"]})
+            assert reader.latestOffset(end, ReadAllAvailable()) == end
+        put(cluster, "events", {0: [b"c"]})
+        assert reader.latestOffset(end, ReadAllAvailable()) != end
 
 
 def follow(reader: StreamReader, start: Offsets) -> tuple[list[tuple[str, int, bytes]], Offsets]:
