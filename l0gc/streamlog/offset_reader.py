@@ -10,7 +10,8 @@ If only offsets are requested, as for a count, the journal has them, and no obje
 
 In a partition, all of L1 lies below all of L0, and the journal's objects are in order of offset. So the partitions' own L1
 objects are read one after another, then each shared L1 object and each L0 object once for all partitions. If a partition
-has objects of its own above rows of shared ones, these follow in a second pass. Memory holds only what is fetched ahead.
+has objects of its own above rows of shared ones, those follow in another pass, and a shared object waits until all of its
+partitions have come to it. Memory holds only what is fetched ahead.
 
 The columns of a value schema are read from L1 objects that were written by this very schema, which their footers number.
 For all other records they are parsed from the values, as reconcile would. A number is never given to another schema.
@@ -19,7 +20,7 @@ For all other records they are parsed from the values, as reconcile would. A num
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple, Protocol
@@ -168,12 +169,14 @@ class OffsetReader:
             state, before = self._known(), self._next.copy()
             try:
                 yield from self._from_l1(state)
-                yield from self._from_blocks(state)
+                yield from self._from_blocks(state, np.all)
+                if (self._next == before).all():  # the objects wait for one another
+                    yield from self._from_blocks(state, np.any)
             except _GoneError as gone:
                 self._check_not_lost(gone)
                 self._journal.catch_up()
                 continue
-            for at in np.flatnonzero((self._next < self._ends) & (self._next == before)).tolist():
+            for at in np.flatnonzero(self._next < self._ends).tolist() if (self._next == before).all() else ():
                 raise self._gap(at)
 
     # -- what the journal says ----------------------------------------------------------------------------------------
@@ -340,9 +343,10 @@ class OffsetReader:
 
     # -- shared L1 objects, and L0 -------------------------------------------------------------------------------------
 
-    def _from_blocks(self, state: TopicState) -> Iterator[Piece]:
+    def _from_blocks(self, state: TopicState, is_due: Callable[[Rows], np.bool]) -> Iterator[Piece]:
+        """Yield the records of each object that `is_due` accepts, given which of its extents follow."""
         fetched = self._parallel.fetch_ahead(
-            self._fetched, self._with_blocks(state), lambda o: 0 if self._only_offsets else o.bytes
+            self._fetched, self._with_blocks(state, is_due), lambda o: 0 if self._only_offsets else o.bytes
         )
         for needed, fetched_bytes, batch in self._parallel.compute_ahead(self._decoded, fetched):
             self.counters.l0_objects += not self._only_offsets and needed.time_ms != STAMPED
@@ -357,7 +361,7 @@ class OffsetReader:
             self._next[at] = needed.extents["base"] + needed.extents["records"]
             yield piece
 
-    def _with_blocks(self, state: TopicState) -> Iterator[UnreconciledObject]:
+    def _with_blocks(self, state: TopicState, is_due: Callable[[Rows], np.bool]) -> Iterator[UnreconciledObject]:
         """Yield the requested shared L1 objects and L0 objects, each with the extents that follow what is read before."""
         # Later objects are looked up before earlier ones are read.
         objects = [*state.shared_objects(self._topic.name, self._journal.journal), *state.objects]
@@ -365,7 +369,7 @@ class OffsetReader:
         for o in objects_within(objects, self._partitions, following.copy(), self._ends):
             at = self._rows_of(o)
             follows = o.extents["base"] == following[at]
-            if follows.any():
+            if is_due(follows):
                 extents = o.extents[follows]
                 following[at[follows]] = extents["base"] + extents["records"]
                 yield replace(o, extents=extents)

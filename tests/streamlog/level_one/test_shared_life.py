@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import uuid
 from collections.abc import Callable
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,9 +16,13 @@ from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR
-from l0gc.streamlog.journal.topic import l1_key
+from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic
+from l0gc.streamlog.journal.rows import RANGE
+from l0gc.streamlog.journal.topic import l1_key, shared_key
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.give_up import give_up
+from l0gc.streamlog.level_one.share import shared_object
+from l0gc.streamlog.offset_reader import OffsetReader
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.values.given import columns_of
@@ -89,6 +96,66 @@ def test_retention_by_size_counts_a_partitions_share_of_an_object() -> None:
     assert len(state_of(cluster).shared) == 2
     cluster.controller.alter_topic("events", RetentionSettings(bytes=size // PARTITIONS))
     assert expire(cluster).records == 0
+
+
+# -- objects that are read once -------------------------------------------------------------------------------------------
+
+
+def fetched(cluster: Handles) -> list[str]:
+    """The L1 and L0 objects that a read of the whole topic fetches ranges of, once for each request."""
+    keys = list[str]()
+    store_of(cluster).fault = lambda call: keys.append(call.key) if call.when == "before" else None
+    values(cluster)
+    store_of(cluster).fault = lambda call: None
+    return sorted(key for key in keys if key.startswith("level_"))
+
+
+def test_a_shared_object_waits_for_own_objects_and_is_opened_once() -> None:
+    cluster, _, wanted = loaded(1)
+    for n in (1, 2):
+        own = {p: [b"own"] for p in range(7, 7 + n)}
+        put(cluster, "events", own)
+        reconcile(cluster)
+        for lifted in (own, share(cluster, n)):
+            wanted = {p: [*some, *lifted.get(p, [])] for p, some in wanted.items()}
+    put(cluster, "events", {p: [b"own"] for p in range(9)})
+    reconcile_but(cluster, range(1, 9))
+    put(cluster, "events", {p: [b"in L0"] for p in range(PARTITIONS)})
+    wanted = {p: [*some, *[b"own"] * (p < 9), b"in L0"] for p, some in wanted.items()}
+    assert values(cluster) == wanted
+    keys = fetched(cluster)
+    assert len(set(keys)) == 3 + 4 + 2
+    assert sorted(set(keys)) == keys
+
+
+def test_shared_objects_that_wait_for_one_another_are_read() -> None:
+    """A commit that is repeated lists rows that were refused before, behind those of the other object."""
+    cluster, topic, _ = loaded(0, 2)
+    put(cluster, "events", {0: [b"0"], 1: [b"0"]})
+    put(cluster, "events", {0: [b"1"], 1: [b"1"]})
+    handle = cluster.journal(0)
+    edits = []
+    for name, offsets in ((uuid.UUID(int=1), [0, 1]), (uuid.UUID(int=2), [1, 0])):
+        records = pa.record_batch(
+            {
+                "key": pa.array([None, None], pa.binary()),
+                "value": pa.array([b"%d" % o for o in offsets], pa.binary()),
+                "timestamp": pa.array([1, 1], pa.timestamp("ms", "UTC")),
+                "epoch": pa.array([1, 1], pa.int64()),
+            }
+        )
+        o, body = shared_object(records, np.arange(2), np.array(offsets), np.ones(2, np.int64), 9, str(name))
+        cluster.store.put(shared_key("events", topic.revision, 0, o), body)
+        edits.append(Edit(RECONCILE, 9, [EditedTopic.of(topic.revision, topic.topic_id, [o])]))
+    for e in (edits[0], edits[1], edits[0]):
+        handle.land(e)
+    assert [o.partitions.tolist() for o in state_of(cluster).shared] == [[0, 1], [0, 1]]
+    ranges = np.array([(0, 0, 1), (1, 0, 1)], RANGE)
+    reader = OffsetReader(
+        cluster, handle, topic, ranges, lambda *place, **_: None, names=["value"], parallel=cluster.parallel
+    )
+    pieces = [zip(np.broadcast_to(p, b.num_rows), b["value"].to_pylist(), strict=True) for p, b in reader.read()]
+    assert sorted(value for piece in pieces for value in piece) == [(0, b"0"), (0, b"1"), (1, b"0"), (1, b"1")]
 
 
 # -- lost records -------------------------------------------------------------------------------------------------------
