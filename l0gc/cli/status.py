@@ -170,7 +170,8 @@ def _epoch_and_m(s: Overview) -> Iterator[Line]:
     yield Line("lag", lag)
     lost = f", {count(s.lost_records, 'record')} given up" if s.holes else ""
     unread = f"; not counted: {count(len(s.errors), 'journal')} that cannot be read" if s.errors else ""
-    yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0{lost}{unread}")
+    dead = f", {size(s.l1.dead_bytes)} in L1 that no partition lists" if s.l1.dead_bytes else ""
+    yield Line("records", f"{s.records:,}, of which {s.unreconciled_records:,} unreconciled in L0{lost}{dead}{unread}")
     if s.misfits:
         yield Line("misfits", misfits_text(s.misfits), "yellow")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l0gc.cli.metrics import Run, samples
+from l0gc.cli.status import lines_of
 from l0gc.cli.topic import _described
 from l0gc.collect.sweep import SweepRun
 from l0gc.inspect.overview_reader import read_overview
@@ -39,10 +40,14 @@ def test_status_and_metrics_count_bytes_of_rows_that_have_left(cluster: Handles)
     overview = read_overview(another_process(cluster))
     assert (overview.l1.live_objects, overview.l1.dead_bytes) == (2, first.dead_bytes())
     assert overview.to_json()["l1"]["dead_bytes"] == first.dead_bytes()
+    text = f", {first.dead_bytes()} B in L1 that no partition lists"
+    assert [line.text.endswith(text) for line in lines_of(overview, "s3://b/p") if line.label == "records"] == [True]
     metrics = {name: value for (name, _), value in samples(Run("gc", seen=overview), "s3://b/p").items()}
     assert metrics["l0gc_l1_dead_bytes"] == first.dead_bytes()
     drain(cluster)
-    assert read_overview(another_process(cluster)).l1.dead_bytes == 0
+    overview = read_overview(another_process(cluster))
+    assert overview.l1.dead_bytes == 0
+    assert "in L1" not in str(lines_of(overview, "s3://b/p"))
 
 
 def test_topic_describe_names_bytes_of_rows_that_have_left(cluster: Handles) -> None:
