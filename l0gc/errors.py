@@ -259,6 +259,13 @@ class StoreUnreachableError(StoreError):
     """
 
 
+class StoreSilentError(StoreUnreachableError):
+    """The store left requests unanswered for as long as the run waits (`--store-timeout`); this one was not sent.
+
+    Remedy: See whether the store and the network are up, or raise `--store-timeout`.
+    """
+
+
 class RequestRefusedError(StoreError):
     """The store refused a request by name: the same request would be refused again.
 

@@ -19,6 +19,8 @@ from l0gc.errors import UsageError, suggestion
 from l0gc.formatting import seconds_of
 from l0gc.operations import OPERATIONS, types_of, written
 
+TIMEOUT_S: Final = 120.0
+"""How long a run waits in total for answers that do not come: see `storage/patience`."""
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -32,6 +34,7 @@ class Settings:
     profile: str | None = None
     sse: str | None = None
     sse_kms_key_id: str | None = None
+    store_timeout: NotNegative = TIMEOUT_S
     cluster_id: str | None = None
     epoch_interval: NotNegative = 600.0
     json: bool = False
@@ -177,13 +180,11 @@ def _sections(path: str, values: dict[str, Any], where: str) -> dict[str, dict[s
 def _checked(path: str, values: dict[str, Any], where: str) -> dict[str, Any]:
     types = get_type_hints(Settings, include_extras=True)
     named = {k.replace("-", "_"): v for k, v in values.items()}
-    if (interval := named.get("epoch_interval")) is not None:
-        seconds = seconds_of(str(interval))
+    for key in named.keys() & {"epoch_interval", "store_timeout"}:
+        seconds = seconds_of(str(named[key]))
         if seconds is None:
-            raise UsageError(
-                f'the config file {path} has epoch_interval = {interval!r}{where}; use a duration such as "10m"'
-            )
-        named["epoch_interval"] = seconds
+            raise UsageError(f'the config file {path} has {key} = {named[key]!r}{where}; use a duration such as "10m"')
+        named[key] = seconds
     for key in named:
         if key not in types:
             raise UsageError(

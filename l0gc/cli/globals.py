@@ -47,6 +47,10 @@ GLOBAL_OPTIONS: Final = [
         "--sse", envvar="L0GC_SSE", type=click.Choice(ENCRYPTIONS), help="How l0gc encrypts the objects that it writes."
     ),
     _option("--sse-kms-key-id", envvar="L0GC_SSE_KMS_KEY_ID", metavar="ID", help="The key for --sse aws:kms."),
+    _option(
+        "--store-timeout", envvar="L0GC_STORE_TIMEOUT", type=interval, metavar="DURATION",
+        help="How long a run waits in total for a store that does not answer.  [default: 2m]",
+    ),
     _option("--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."),
     _option(
         "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE", is_eager=True,

@@ -315,6 +315,7 @@ def library(settings: Settings) -> Cluster:
         profile=settings.profile,
         sse=settings.sse,
         sse_kms_key_id=settings.sse_kms_key_id,
+        store_timeout_s=settings.store_timeout,
         cluster_id=settings.cluster_id,
         epoch_interval_s=settings.epoch_interval,
     )

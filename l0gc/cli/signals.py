@@ -34,6 +34,7 @@ from l0gc.errors import L0gcError, StoppedError
 SIGNALS: Final = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name))
 INTERRUPTED: Final = 128 + signal.SIGINT
 _AGAIN_S: Final = 0.02
+STOPPING: Final = "stopping (a second signal ends it at once)"
 _SAID_AFTER_S: Final = 0.3
 """Most runs have ended by then, and have reported what was done."""
 GRACE_S: Final = 8.0
@@ -117,7 +118,7 @@ def _keep_to_the_grace(out: int) -> None:
             )
         elif not said:
             said = True
-            _thread.start_new_thread(_say, ("stopping (a second signal ends it at once)",))
+            _thread.start_new_thread(_say, (STOPPING,))
 
 
 def _end_now(number: int, why: str) -> None:

@@ -37,6 +37,7 @@ from l0gc.errors import (
     PreconditionFailedError,
     RequestRefusedError,
     StoreError,
+    StoreSilentError,
     StoreTimeoutError,
     ThrottledError,
 )
@@ -412,7 +413,7 @@ class Deleter:
             return VersionsDeleted(_of_batch(batch, [f for f in done.failures if f.code not in _GONE]), done.markers)
         except StoreError as e:
             outcome.errors += 1
-            if isinstance(e, RequestRefusedError):
+            if isinstance(e, RequestRefusedError | StoreSilentError):
                 raise
             kinds = ((ThrottledError, "SlowDown"), (StoreTimeoutError, _TIMEOUT))
             code = next((code for kind, code in kinds if isinstance(e, kind)), _UNANSWERED)

@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import BucketNotFoundError, L0gcError, NotInitialisedError, UsageError
+from l0gc.errors import BucketNotFoundError, L0gcError, NotInitialisedError, StoreSilentError, UsageError
 from l0gc.formatting import span
 from l0gc.watermark.publication import PublishedWatermark, watermark_at
 
@@ -109,8 +109,10 @@ def sweep_not_due(
 
 
 def is_final(e: L0gcError) -> bool:
-    """Return whether later steps would fail too: the cluster or bucket does not exist, or an argument cannot be used."""
-    return isinstance(e, UsageError | NotInitialisedError | BucketNotFoundError)
+    """Return whether later steps would fail too: the cluster or bucket does not exist, an argument cannot be used, or the
+    store has been silent for as long as the run waits.
+    """
+    return isinstance(e, UsageError | NotInitialisedError | BucketNotFoundError | StoreSilentError)
 
 
 def is_left_out(step: str, failed: Collection[str]) -> bool:

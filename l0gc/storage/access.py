@@ -32,10 +32,9 @@ from l0gc.storage.answers import DELETE_BODY, NEEDS, check_answer, create_parser
 from l0gc.storage.bulk import Bulk, Reach, process
 from l0gc.storage.config import StoreConfig, check_endpoint, check_word
 from l0gc.storage.connections import keep_connections_fresh
+from l0gc.storage.patience import Patience, patience_with
 from l0gc.storage.refusals import (
     ATTEMPTS,
-    DEADLINE_SECONDS,
-    READ_SECONDS,
     REDIRECTS,
     Answer,
     no_credentials,
@@ -94,6 +93,7 @@ class Access:
 
     def __init__(self, config: StoreConfig, count: Callable[[str], None]) -> None:
         self._config, self._count = config, count
+        self._patience = patience_with(config)
         self._lock = threading.RLock()
         self.obstacle = ""
         """Why `bulk` is None."""
@@ -158,8 +158,8 @@ class Access:
                 verify=self._ca_bundle,
                 config=Config(
                     retries={"mode": "standard", "total_max_attempts": 1},  # `_send_again` decides
-                    connect_timeout=_CONNECT_SECONDS,
-                    read_timeout=READ_SECONDS,
+                    connect_timeout=min(_CONNECT_SECONDS, self._patience.answer_s),
+                    read_timeout=self._patience.answer_s,
                     max_pool_connections=64,
                     user_agent_extra="l0gc",
                 ),
@@ -178,7 +178,7 @@ class Access:
         for operation in NEEDS:
             events.register(f"before-parse.s3.{operation}", check_answer)
         events.register_last("before-call.s3", _expect_nothing)
-        events.register("needs-retry.s3", partial(_send_again, attempts))
+        events.register("needs-retry.s3", partial(_send_again, attempts, self._patience))
         for name, value in (("ServerSideEncryption", self._config.sse), ("SSEKMSKeyId", self._config.sse_kms_key_id)):
             for write in ("PutObject", "CreateMultipartUpload") if value else ():
                 events.register(f"before-parameter-build.s3.{write}", partial(_set, name, value))
@@ -321,6 +321,7 @@ def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
 
 def _send_again(
     most: int,
+    patience: Patience,
     response: tuple[Any, Any] | None,
     caught_exception: Exception | None,
     attempts: int,
@@ -332,7 +333,7 @@ def _send_again(
     Args:
         most: how often a request is sent.
     """
-    if attempts >= most or time.monotonic() - request_dict["context"]["began"] >= DEADLINE_SECONDS:
+    if attempts >= most or not patience.allows_again(request_dict["context"]["began"]):
         return None
     from botocore.exceptions import BotoCoreError
 

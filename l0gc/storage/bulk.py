@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.connections import IDLE_SECONDS
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
-from l0gc.storage.refusals import ATTEMPTS, DEADLINE_SECONDS, READ_SECONDS, pause_s, row_of_text
+from l0gc.storage.patience import patience_with
+from l0gc.storage.refusals import ATTEMPTS, is_unanswered_text, pause_s, row_of_text
 
 if TYPE_CHECKING:
     from botocore.credentials import Credentials
@@ -91,6 +92,7 @@ class Bulk:
         self, config: StoreConfig, reach: Reach, credentials: Credentials, count: Callable[[str], None]
     ) -> None:
         self._config, self._reach, self._credentials, self._count = config, reach, credentials, count
+        self._patience = patience_with(config)
         self._store = self._client()
 
     def _client(self) -> Obstore:
@@ -99,7 +101,7 @@ class Bulk:
         reach = self._reach
         options: dict[str, Any] = {
             "allow_http": True,
-            "timeout": f"{READ_SECONDS}s",
+            "timeout": f"{self._patience.answer_s}s",
             "pool_idle_timeout": f"{IDLE_SECONDS}s",
             "disable_system_certificates": True,
         }
@@ -116,10 +118,7 @@ class Bulk:
                 region=reach.region,
                 credential_provider=partial(_credential, self._credentials),
                 client_options=cast("ClientConfig", options),
-                retry_config={
-                    "max_retries": 0,
-                    "retry_timeout": timedelta(seconds=DEADLINE_SECONDS),
-                },  # `_again` decides
+                retry_config={"max_retries": 0, "retry_timeout": timedelta(minutes=1)},  # `_again` decides
                 config=cast("S3Config", where | encryption | _FIXED),
             )
         except obstore.exceptions.BaseError as e:
@@ -135,7 +134,7 @@ class Bulk:
             parts = obstore.get_ranges(self._store, key, starts=starts, lengths=lengths, coalesce=COALESCE_BYTES)
             return [bytes(p) for p in parts]
 
-        return self._ask("get", ask)
+        return self._ask("get", key, ask)
 
     def pages(self, prefix: str | None, start_after: str | None) -> Iterator[ListedPage]:
         """Yield the pages of a listing; keys without the URL's prefix. Raises what obstore raises.
@@ -168,7 +167,7 @@ class Bulk:
                         yield page
                 return
             except obstore.exceptions.BaseError as e:
-                _pause_or_raise(e, attempt, began)
+                self._pause_or_raise(e, "list", prefix or "", attempt, began)
                 attempt += 1
             finally:
                 if not asked:
@@ -184,12 +183,12 @@ class Bulk:
         if text.translate(None, _PLAIN) or any(part in text for part in _ODD_PARTS):
             return False
         try:
-            self._ask("put", lambda: obstore.put(self._store, key, body, use_multipart=False))
+            self._ask("put", key, lambda: obstore.put(self._store, key, body, use_multipart=False))
         except (obstore.exceptions.BaseError, OSError):
             return False
         return True
 
-    def _ask(self, kind: str, request: Callable[[], T]) -> T:
+    def _ask(self, kind: str, key: str, request: Callable[[], T]) -> T:
         """Return what a request returns, which is sent again if the table of answers says so."""
         import obstore
 
@@ -200,8 +199,17 @@ class Bulk:
                 with _without_panic():
                     return request()
             except obstore.exceptions.BaseError as e:
-                _pause_or_raise(e, attempt, began)
+                self._pause_or_raise(e, kind, key, attempt, began)
                 attempt += 1
+
+    def _pause_or_raise(self, e: Exception, kind: str, key: str, attempt: int, began: float) -> None:
+        """Wait before a request is sent again, or raise its error if it is not sent again."""
+        row = row_of_text(str(e))
+        if not row.again or attempt >= ATTEMPTS or not self._patience.allows_again(began):
+            if is_unanswered_text(str(e)):
+                self._patience.unanswered(kind, key.removeprefix(self._config.prefix), began)
+            raise e
+        time.sleep(pause_s(attempt, slower=row.slower))
 
 
 @contextmanager
@@ -220,14 +228,6 @@ def _without_panic() -> Iterator[None]:
 def _next(stream: Iterator[T]) -> T | None:
     with _without_panic():
         return next(stream, None)
-
-
-def _pause_or_raise(e: Exception, attempt: int, began: float) -> None:
-    """Wait before a request is sent again, or raise its error if it is not sent again."""
-    row = row_of_text(str(e))
-    if not row.again or attempt >= ATTEMPTS or time.monotonic() - began >= DEADLINE_SECONDS:
-        raise e
-    time.sleep(pause_s(attempt, slower=row.slower))
 
 
 def _credential(credentials: Credentials) -> S3Credential:

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from l0gc.errors import UsageError
 from l0gc.limits import MAX_KEY_BYTES, MAX_PREFIX_BYTES
+from l0gc.settings import TIMEOUT_S
 
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -69,6 +70,8 @@ class StoreConfig:
     profile: str | None = None
     sse: str | None = None
     sse_kms_key_id: str | None = None
+    timeout_s: float = TIMEOUT_S
+    """How long a run waits in total for answers that do not come: see `patience`."""
     settings: str = ""
     """Other settings for botocore, as JSON: see `Access.settled`."""
 
@@ -82,6 +85,7 @@ class StoreConfig:
         profile: str | None = None,
         sse: str | None = None,
         sse_kms_key_id: str | None = None,
+        timeout_s: float = TIMEOUT_S,
     ) -> StoreConfig:
         """Parse `s3://bucket[/prefix]`. By default the environment sets the encryption of writes.
 
@@ -96,6 +100,8 @@ class StoreConfig:
         sse = sse or ("aws:kms" if sse_kms_key_id else None)
         if sse not in (None, *ENCRYPTIONS):
             raise UsageError(f"--sse {sse!r} is not one of {', '.join(ENCRYPTIONS)}")
+        if timeout_s <= 0:
+            raise UsageError(f"--store-timeout {timeout_s:g}s leaves no time for an answer: use for example 2m")
         if sse == "AES256" and sse_kms_key_id:
             raise UsageError("--sse AES256 takes no key: leave --sse-kms-key-id out, or use --sse aws:kms")
         for name, value in os.environ.items():
@@ -123,7 +129,9 @@ class StoreConfig:
                 f"the prefix of URL {url!r} has {size} bytes, more than {MAX_PREFIX_BYTES}, which leave room "
                 f"for l0gc's keys in the {MAX_KEY_BYTES} of a key: use a shorter one"
             )
-        return cls(parts.netloc, prefix, endpoint_url or None, region, profile, sse or None, sse_kms_key_id or None)
+        return cls(
+            parts.netloc, prefix, endpoint_url or None, region, profile, sse or None, sse_kms_key_id or None, timeout_s
+        )
 
     @property
     def url(self) -> str:

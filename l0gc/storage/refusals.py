@@ -27,18 +27,17 @@ from l0gc.errors import (
     PreconditionFailedError,
     RequestRefusedError,
     StoreError,
+    StoreSilentError,
     StoreTimeoutError,
     StoreUnreachableError,
     ThrottledError,
     UsageError,
 )
+from l0gc.formatting import as_duration
 from l0gc.storage.config import StoreConfig
 
 ATTEMPTS: Final = 5
-READ_SECONDS: Final = 30
-"""How often a request is sent at most, and how long to wait for an answer."""
-DEADLINE_SECONDS: Final = 60
-"""A request that has waited this long in total is not sent again."""
+"""How often a request is sent at most; `patience` limits how long."""
 _BACKOFF_S: Final = 0.05
 _SLOWER_S: Final = 1.0
 _LONGEST_S: Final = 20.0
@@ -303,8 +302,13 @@ def row_of_text(text: str) -> Row:
     if status := _STATUS.search(text):
         code = _CODE.search(text)
         return row_of(Answer("", int(status[1]), code[1] if code else status[1]), status[1])
-    unread, unsent = "invalid list response" in text, "HTTP error" in text
+    unread, unsent = "invalid list response" in text, is_unanswered_text(text)
     return row_of(Answer("", 502, NOT_S3 if unread or unsent else "") if unread or unsent else Answer("", 0, ""), "k")
+
+
+def is_unanswered_text(text: str) -> bool:
+    """Return whether an error of obstore's means that the store did not answer."""
+    return "HTTP error" in text and not _STATUS.search(text)
 
 
 def row_of_key(code: str) -> Row:
@@ -349,7 +353,12 @@ FAILURES: Final = (
     Failure("ConnectTimeoutError", StoreUnreachableError, _REFUSES, again=True),
     # It may have been sent, and a write may have landed.
     Failure("BotoCoreError", AmbiguousWriteError, "writing {what}: {e}", conditional=True),
-    Failure("ReadTimeoutError", StoreTimeoutError, "{kind} of {what}: no answer within {seconds} s", again=True),
+    Failure(
+        "ReadTimeoutError",
+        StoreTimeoutError,
+        "{kind} of {what}: no answer within {seconds} s; try again later, or see to the network",
+        again=True,
+    ),
     Failure(
         "ProxyConnectionError", StoreUnreachableError, "{e}; check HTTPS_PROXY, HTTP_PROXY and NO_PROXY", again=True
     ),
@@ -381,7 +390,16 @@ def in_endpoint(endpoint: str, bucket: str, without: str) -> UsageError:
 def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, conditional: bool) -> L0gcError:
     """Return the error for a request that was not sent or not answered: `e` is a `BotoCoreError`."""
     row = row_without_answer(e, conditional=conditional)
-    return _error(row, config, key, kind=kind, e=e, seconds=READ_SECONDS)
+    return _error(row, config, key, kind=kind, e=e, seconds=f"{config.timeout_s / 4:g}")
+
+
+def silent(config: StoreConfig, kind: str, key: str) -> StoreSilentError:
+    """Return the error for a store that has left requests unanswered for as long as the run waits."""
+    endpoint, limit = config.endpoint_url or "S3", as_duration(config.timeout_s)
+    return StoreSilentError(
+        f"{endpoint} left requests unanswered for {limit} in total, the last one the {kind} of {config.url}{key}: see "
+        "whether it and the network are up, then run the command again, or raise --store-timeout"
+    )
 
 
 def row_without_answer(e: BaseException, *, conditional: bool = False) -> Failure:

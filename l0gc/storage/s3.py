@@ -15,6 +15,7 @@ import logging
 import math
 import os
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -58,6 +59,7 @@ from l0gc.storage.objectstore import (
     VersionsDeleted,
 )
 from l0gc.storage.parallel import check_process
+from l0gc.storage.patience import patience_with
 from l0gc.storage.refusals import (
     ATTEMPTS,
     DENIED,
@@ -67,6 +69,8 @@ from l0gc.storage.refusals import (
     in_endpoint,
     no_answer,
     refusal,
+    row_without_answer,
+    silent,
     without_answer,
 )
 
@@ -93,6 +97,7 @@ class S3Store:
         self._process = os.getpid()
         self.access = Access(config, self.count)
         """Where the bucket is, and with which credentials."""
+        self._patience = patience_with(config)
         self._lock = threading.Lock()
         self._counting = threading.Lock()
 
@@ -120,24 +125,37 @@ class S3Store:
     # -- errors -------------------------------------------------------------------------------------------------------
 
     def call(
-        self, kind: str, key: str, call: Callable[[], T], *, conditional: bool = False, renewed: bool = False
+        self,
+        kind: str,
+        key: str,
+        call: Callable[[], T],
+        *,
+        conditional: bool = False,
+        renewed: bool = False,
+        folder: str = "",
     ) -> T:
         """Count and send a request, and translate what it raises into an error of ours.
 
         Credentials that have expired are renewed, and the request is sent once more, since the store did nothing.
+
+        Args:
+            folder: what a listing is of, since its key is empty.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
+        about, began = key or folder, time.monotonic()
+        self._check_patience(kind)
         self.count(kind)
         access = self.access
         _log.debug("%s %s", kind, key or "(bucket)", extra=event("request", kind=kind, key=key))
         try:
-            return call()
+            answered = call()
         except ClientError as e:
+            self._patience.answered(kind, about)
             answer = self._answer(e, conditional=conditional)
             if answer.code in EXPIRED and not renewed:
                 self._renew(access)
-                return self.call(kind, key, call, conditional=conditional, renewed=True)
+                return self.call(kind, key, call, conditional=conditional, renewed=True, folder=folder)
             error = refusal(answer, self._named(), key)
             if isinstance(error, ObjectNotFoundError):
                 with suppress(ValueError):
@@ -146,7 +164,18 @@ class S3Store:
                 self._refuse_a_doubled_bucket()
             raise error from e
         except BotoCoreError as e:
+            if row_without_answer(e).again:
+                self._patience.unanswered(kind, about, began)
+                if not conditional:
+                    self._check_patience(kind, e)
             raise no_answer(e, self._named(), kind, key, conditional=conditional) from e
+        self._patience.answered(kind, about)
+        return answered
+
+    def _check_patience(self, kind: str, e: Exception | None = None) -> None:
+        """Raise `StoreSilentError` if such requests have waited for too long in total."""
+        if self._patience.is_over(kind):
+            raise silent(self._named(), *self._patience.last) from e
 
     def _refuse_a_doubled_bucket(self) -> None:
         """Raise `UsageError` if the endpoint's host contains the bucket, which exists at the host without it.
@@ -182,7 +211,7 @@ class S3Store:
         def request() -> Any:
             return getattr(self.access.once if once else self.client, operation)(Bucket=self.config.bucket, **fields)
 
-        return self.call(kind, about, request)
+        return self.call(kind, about, request, folder=fields.get("Prefix", "").removeprefix(self.config.prefix))
 
     def _answer(self, e: ClientError, *, conditional: bool) -> Answer:
         """Return the answer. A HEAD answer has no body to name the cause, so another request asks for it."""
@@ -244,6 +273,7 @@ class S3Store:
         most = math.inf if wanted else read_limit(key)
 
         def call() -> tuple[Any, bytes]:
+            began = time.monotonic()
             for attempt in range(1, ATTEMPTS + 1):
                 r = self.client.get_object(Bucket=self.config.bucket, Key=self.full_key(key), **wanted)
                 try:
@@ -254,7 +284,7 @@ class S3Store:
                         raise IncompleteReadError(actual_bytes=len(body), expected_bytes=size)
                     return r, body
                 except BotoCoreError:  # the body was cut off; botocore retries the request, not the body
-                    if attempt == ATTEMPTS:
+                    if attempt == ATTEMPTS or not self._patience.allows_again(began):
                         raise
             raise AssertionError("unreachable")
 
@@ -268,14 +298,17 @@ class S3Store:
         import obstore
 
         access = self.access
+        self._check_patience("get")
         if access.bulk is None:
             return self._ranges_plain(key, ranges)
         try:
-            return access.bulk.ranges(self.full_key(key), ranges)
+            parts = access.bulk.ranges(self.full_key(key), ranges)
         except (FileNotFoundError, obstore.exceptions.BaseError) as e:  # a proxy's 404 does not show that it is missing
             first = f"bytes={ranges[0][0]}-{ranges[0][0]}"
             self._ask_boto3(access, e, "get", key, "get_object", Key=self.full_key(key), Range=first)
-        return self.get_ranges(key, ranges)
+            return self.get_ranges(key, ranges)
+        self._patience.answered("get", key)
+        return parts
 
     def _ranges_plain(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         """Read nearby ranges in one request, as obstore does; a store that ignores ranges sends the whole object."""
@@ -330,7 +363,10 @@ class S3Store:
         return PutResult(r["ETag"], date_ms(r))
 
     def put_bulk(self, key: str, body: bytes) -> None:
-        if not ((bulk := self.access.bulk) and bulk.put(self.full_key(key), body)):
+        self._check_patience("put")
+        if (bulk := self.access.bulk) and bulk.put(self.full_key(key), body):
+            self._patience.answered("put", key)
+        else:
             self.put(key, body)
 
     def put_file(self, key: str, path: Path) -> None:
@@ -375,6 +411,7 @@ class S3Store:
         import obstore
 
         last, full, access = start_after, self.full_key(prefix), self.access
+        self._check_patience("list")
         if access.bulk and (not prefix or prefix.endswith("/")):  # obstore matches whole path segments
             try:
                 for page in access.bulk.pages(full or None, self.full_key(start_after) if start_after else None):

@@ -340,3 +340,16 @@ def test_no_table_of_a_document_is_broken_by_an_empty_line(document: Path) -> No
     blocks = re.split(r"\n\s*\n", re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL))
     rows = [block for block in blocks if block.lstrip().startswith("|")]
     assert [block for block in rows if not re.match(r"\s*\|.*\|\n *\|[ :|-]+\|(\n|$)", block)] == []
+
+
+def test_messages_that_the_documents_quote_are_in_the_code() -> None:
+    sources = [ast.parse(path.read_text()) for path in (ROOT / "l0gc").rglob("*.py")]
+    texts = [n.value for s in sources for n in ast.walk(s) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    quotes = [q for d in DOCUMENTS for q in re.findall(r"(?:prints|answers|message) `([^`]+ [^`]+)`", _on_one_line(d))]
+    messages = [q for q in quotes if not q.startswith("l0gc ")]
+    assert messages
+    assert [q for q in messages if not any(q in text for text in texts)] == []
+
+
+def _on_one_line(document: Path) -> str:
+    return re.sub(r"\s+", " ", document.read_text())

@@ -15,6 +15,7 @@ from l0gc.errors import (
     BucketNotFoundError,
     SafetyError,
     StoreError,
+    StoreSilentError,
     StoreTimeoutError,
     ThrottledError,
 )
@@ -116,6 +117,13 @@ def test_a_store_that_stays_slow_is_waited_for_and_then_reported(error: type[Sto
     assert {f.key for f in outcome.failures} == {o.key for o in OBJECTS}
     assert PATIENCE_S <= store.clock.monotonic() - began < 2 * PATIENCE_S
     assert 15 < outcome.requests < 100  # ever longer pauses, with jitter
+
+
+def test_a_store_that_stays_silent_is_not_asked_again() -> None:
+    store = MemoryStore(fault=failing(StoreSilentError("silent"), "delete"))
+    outcome = run(store)
+    assert (outcome.deleted, outcome.failures, outcome.requests) == ([], [], 1)
+    assert isinstance(outcome.error, StoreSilentError)
 
 
 def test_patience_begins_with_the_batch_and_not_with_the_run() -> None:

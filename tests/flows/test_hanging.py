@@ -11,7 +11,7 @@ import pytest
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import founded, l0gc, l0gc_process, start
-from tests.support.outcomes import HangAt, Passing
+from tests.support.outcomes import HangAt, HangingFor, Passing
 from tests.support.proxy import Proxy
 
 pytestmark = [pytest.mark.weed, pytest.mark.thorough, pytest.mark.timeout(900)]
@@ -83,3 +83,33 @@ def test_a_second_signal_ends_a_command_at_once(bucket: StoreConfig, weed: Seawe
     code, took, said = stopped(["verify", "--deep"], weed, count, signal.SIGTERM, again_s=1.0)
     assert code in (-signal.SIGTERM, 128 + signal.SIGTERM)
     assert took < 3, said
+
+
+@pytest.mark.parametrize(
+    ("operation", "key"),
+    [("GetObject", "l0gc/journal/"), ("PutObject", ""), ("ListObjectsV2", ""), ("DeleteObjects", ""), ("", "")],
+)
+def test_a_run_waits_for_a_silent_store_once(
+    bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, operation: str, key: str
+) -> None:
+    """Whichever requests hang: the run ends with one sentence, not after a time for each step and journal."""
+    path = tmp_path / "records"
+    path.write_bytes(b"a\nb\nc\n" * 100)
+    founded(partitions=8)
+    for _ in range(3):
+        l0gc("upload", "events", str(path))
+        l0gc("epoch", "advance")
+    with Proxy(weed.endpoint_url, HangingFor(operation, key and f"{bucket.prefix}{key}")) as proxy:
+        began = time.monotonic()
+        done = l0gc_process(
+            "gc",
+            "--store-timeout",
+            "6s",
+            environment={"AWS_ENDPOINT_URL_S3": proxy.endpoint_url, "AWS_ENDPOINT_URL": proxy.endpoint_url},
+        )
+        took = time.monotonic() - began
+    assert done.code in (1, 3), done.stderr
+    assert took < 25, done.stderr
+    assert "see to the network" in done.stderr or "whether it and the network are up" in done.stderr
+    assert len(done.stderr.splitlines()) <= 4
+    assert l0gc_process("gc").code == 0

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from l0gc.embedded.seaweedfs import SeaweedFS
-from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreTimeoutError
+from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, StoreSilentError, StoreTimeoutError
 from l0gc.runtime import Runtime
-from l0gc.storage import access
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.log import SharedLog
 from l0gc.storage.s3 import S3Store
-from tests.support.outcomes import Behaviour, HangAt, Outcome, Request
+from tests.support.outcomes import Behaviour, HangAt, HangingFor, Outcome, Request
 from tests.support.proxy import Proxy
 
 pytestmark = pytest.mark.weed
@@ -103,14 +104,12 @@ def test_an_altered_append_is_seen_not_to_have_landed(weed: SeaweedFS, bucket: S
 
 
 def test_a_request_that_hangs_is_not_sent_again_after_its_deadline(
-    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, monkeypatch: pytest.MonkeyPatch
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store
 ) -> None:
-    monkeypatch.setattr(access, "READ_SECONDS", 0.2)
-    monkeypatch.setattr(access, "DEADLINE_SECONDS", 0.3)
     direct.put("k", b"v")
     with proxied(weed, HangAt(1, after=False)) as proxy:
-        with pytest.raises(StoreTimeoutError):
-            through(proxy, bucket).get("k")
+        with pytest.raises(StoreTimeoutError, match=r"no answer within 1 s"):
+            through(proxy, replace(bucket, timeout_s=4.0)).get("k")
         assert len(proxy.requests) == 2
 
 
@@ -136,3 +135,47 @@ def test_a_file_of_several_parts_is_stored_whole(direct: S3Store, tmp_path: Path
     (tmp_path / "large").write_bytes(content)
     direct.put_file("large", tmp_path / "large")
     assert direct.get("large").body == content
+
+
+@pytest.mark.parametrize(
+    ("operation", "ask"),
+    [
+        ("GetObject", lambda s: s.get("a/k")),
+        ("GetObject", lambda s: s.get_ranges("a/k", [(0, 1)])),
+        ("PutObject", lambda s: s.put_bulk("a/k", b"v")),
+        ("ListObjectsV2", lambda s: [*s.scan("a/")]),
+        ("DeleteObjects", lambda s: s.delete(["a/k"])),
+    ],
+)
+def test_requests_of_a_kind_that_hang_end_together(
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, operation: str, ask: Callable[[S3Store], object]
+) -> None:
+    direct.put("a/k", b"v")
+    with proxied(weed, HangingFor(operation)) as proxy:
+        store = through(proxy, replace(bucket, timeout_s=2.0))
+        for _ in range(2):
+            with contextlib.suppress(StoreTimeoutError, StoreSilentError):
+                ask(store)
+            assert store.head("a/k").size == 1
+        sent = len(proxy.requests)
+        with pytest.raises(StoreSilentError, match="left requests unanswered for 2s in total"):
+            ask(store)
+        assert len(proxy.requests) == sent
+
+
+def test_an_append_that_a_silent_store_was_not_sent_is_refused(
+    weed: SeaweedFS, bucket: StoreConfig, direct: S3Store
+) -> None:
+    """Nothing was sent, so nothing is ambiguous: the command may be run again with the same input."""
+    with proxied(weed, HangingFor("PutObject")) as proxy:
+        store = through(proxy, replace(bucket, timeout_s=2.0))
+        log = SharedLog(store, "log/", Runtime())
+        for _ in range(3):
+            with pytest.raises((AmbiguousWriteError, StoreTimeoutError, StoreSilentError)):
+                store.put_if_absent("k", b"1")
+        with pytest.raises(AmbiguousWriteError):
+            store.put_if_absent("k", b"1")
+        sent = len(proxy.requests)
+        with pytest.raises(StoreSilentError):
+            log.append(0, b"entry", time_ms=0, as_of_ms=direct.now_ms())
+        assert len(proxy.requests) == sent

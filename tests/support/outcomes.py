@@ -176,6 +176,20 @@ class HangAt:
         self.hung.set()
 
 
+class HangingFor:
+    """Leaves requests without an answer whose operation and key begin with these."""
+
+    def __init__(self, operation: str, key: str = "") -> None:
+        self._operation, self._key = operation, key
+
+    def decide(self, request: Request) -> Outcome:
+        hangs = request.operation.startswith(self._operation) and request.key.startswith(self._key)
+        return Outcome.HANG if hangs else Outcome.PASS
+
+    def answered(self, request: Request) -> None:
+        pass
+
+
 class DieAt:
     """Plays dead from the n-th request on, for a client that cannot be killed because it is this very process.
 
