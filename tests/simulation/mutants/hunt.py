@@ -89,10 +89,14 @@ def _for_each(work: Callable[[str], list[T]], names: list[str], jobs: int) -> It
 
 
 class _Failed:
-    """Notes which tests failed, all parameters of a test under its one name."""
+    """Notes which tests failed, all parameters of a test under its one name: after one has failed, the others do not run."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
+        return True if item.nodeid.split("[")[0] in self.names else None
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
