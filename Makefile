@@ -61,9 +61,11 @@ test: $(VENV)/.dev java ## Prove each rule once
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 25 -m 'not thorough'
 
 thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 40 -m thorough
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 40 -m 'thorough and not release'
 
 release: thorough ## Take hours: whole searches, 2,000 seeds, every crash point, a soak; before a release, or after a change of a log's rule
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 10 -m release
+	L0GC_FUZZ_EXAMPLES=1000 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/fuzz
 	$(BIN)/python -m tests.exhaustive --seconds inf
 	$(BIN)/python -m tests.simulation --seeds 2000
 	$(BIN)/python -m tests.simulation --seeds 300 --losses

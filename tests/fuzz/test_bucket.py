@@ -271,7 +271,7 @@ def test_a_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> Non
 
 
 @pytest.mark.thorough
-@fuzzing(80)
+@fuzzing(40)
 @given(changed_object())
 def test_any_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> None:
     nothing_live_goes(*change)
@@ -362,7 +362,7 @@ def test_a_corrupt_entry_or_checkpoint_stops_its_journal_and_no_other(change: tu
 
 
 @pytest.mark.thorough
-@fuzzing(80)
+@fuzzing(40)
 @given(changed_log())
 def test_any_corrupt_entry_or_checkpoint_stops_its_journal_and_no_other(change: tuple[str, bytes]) -> None:
     one_journal_stops(*change)
