@@ -38,6 +38,7 @@ from l0gc.streamlog.topics import (
     TopicList,
 )
 from l0gc.streamlog.values.given import columns_of
+from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
     from l0gc.api.keywords import TableSyncKeywords
@@ -106,8 +107,28 @@ def _retention(ms: int | timedelta | UnsetType | None, size: int | UnsetType | N
     return RetentionSettings(cast("int | UnsetType | None", ms), size)  # a number since it was checked
 
 
+def _confirmed(
+    cluster: Handles,
+    name: str | None,
+    retention: RetentionSettings,
+    columns: Sequence[ValueColumn],
+    confirm: Callable[[Alteration], object] | None,
+) -> ControllerState | None:
+    """Have the caller confirm an alteration, and return the state for which that holds; None without `confirm`."""
+    if confirm is None:
+        return None
+    alteration = topics.planned_alteration(cluster, name, retention, columns)
+    confirm(alteration)
+    return alteration.state
+
+
 class Topics(Group):
-    """Creates, changes and shows a cluster's topics: `cluster.topics`."""
+    """Creates, changes and shows a cluster's topics: `cluster.topics`.
+
+    A topic is created only above everything that sweeps may delete, and above each epoch that a journal has seen. After a
+    controller log was restored from an old backup, a new topic would take data at epochs that a published M released long
+    ago (hazard 10). Nothing is changed while a journal is set back to an older copy.
+    """
 
     def create(
         self,
@@ -128,10 +149,16 @@ class Topics(Group):
             retention_bytes: keep this many bytes of L1 in each partition; -1 and None as above.
             value_schema: also parse JSON values into these columns of L1: Iceberg's or Arrow's schema as JSON, or a JSON
                 Schema, parsed or as text.
+
+        Raises:
+            EpochRegressionError: what is published, or a journal, is above the cluster epoch: the topic could get a revision
+                that another one has, with records in it.
+            SetBackError: a journal was set back to an older copy.
         """
         columns = () if value_schema is None else columns_of(value_schema)
-        retention = _retention(retention_ms, retention_bytes)
-        topic, created = topics.create_topic(self._handles(), name, partitions, journals, retention, columns)
+        cluster, retention = self._handles(), _retention(retention_ms, retention_bytes)
+        refuse_if_set_back(cluster, names=True)
+        topic, created = cluster.controller.create_topic(name, partitions, journals, retention, columns)
         return CreatedTopic(**asdict(topic), created=created)
 
     def alter(
@@ -156,8 +183,10 @@ class Topics(Group):
         """
         columns = () if value_schema is None else columns_of(value_schema)
         retention = _retention(retention_ms, retention_bytes)
-        confirmed = self._confirmed(name, retention, columns, confirm)
-        topic, before = topics.alter_topic(self._handles(), name, retention, columns, confirmed)
+        cluster = self._handles()
+        confirmed = _confirmed(cluster, name, retention, columns, confirm)
+        refuse_if_set_back(cluster)
+        topic, before = cluster.controller.alter_topic(name, retention, columns, confirmed)
         schema = topic.value_schema
         done = changes(before.value_schema, schema) if before is not None and schema is not None else []
         return AlteredTopic(**asdict(topic), altered=before is not None, changes=done)
@@ -172,24 +201,11 @@ class Topics(Group):
         """Change the default retention, for topics without their own. As `l0gc topic alter --defaults`; arguments as for
         `alter`.
         """
-        retention = _retention(retention_ms, retention_bytes)
-        confirmed = self._confirmed(None, retention, (), confirm)
-        now, altered = topics.alter_defaults(self._handles(), retention, confirmed)
+        cluster, retention = self._handles(), _retention(retention_ms, retention_bytes)
+        confirmed = _confirmed(cluster, None, retention, (), confirm)
+        refuse_if_set_back(cluster)
+        now, altered = cluster.controller.alter_defaults(retention, confirmed)
         return AlteredDefaults(now.ms, now.bytes, altered)
-
-    def _confirmed(
-        self,
-        name: str | None,
-        retention: RetentionSettings,
-        columns: Sequence[ValueColumn],
-        confirm: Callable[[Alteration], object] | None,
-    ) -> ControllerState | None:
-        """Have the caller confirm an alteration, and return the state for which that holds; None without `confirm`."""
-        if confirm is None:
-            return None
-        alteration = topics.planned_alteration(self._handles(), name, retention, columns)
-        confirm(alteration)
-        return alteration.state
 
     def delete(self, name: str, *, confirm: Callable[[Topic], object] | None = None) -> RemovedTopic:
         """Delete a topic: it accepts no more records, and no longer holds M back. As `l0gc topic delete`.

@@ -1,9 +1,5 @@
-"""Create, describe and delete topics, beyond the controller's entry.
+"""Plan an alteration of a topic; describe topics, infer their schemas, and close deleted ones in their journals.
 
-A topic is created only above everything that sweeps may delete, and above each epoch that a journal has seen. After a
-controller log was restored from an old backup, a new topic would take data at epochs that a published M released long ago
-(hazard 10); the controller's guard refuses that before anything is written. If nothing is published yet, only the
-journals show it: the topic would get the revision of an existing one with records, and its deletion would close that one.
 A deleted topic is closed in its journals, so that a writer with an old view is refused.
 """
 
@@ -20,8 +16,8 @@ from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, 
 from l0gc.formatting import Outcome
 from l0gc.operations import Read
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
-from l0gc.streamlog.controller.state import ControllerState, JournalRun, Retention, Topic
+from l0gc.streamlog.controller.decisions import RetentionSettings
+from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.controller.value_schema import ValueColumn, changes, evolved, fields_json, loses
 from l0gc.streamlog.housekeep import LogFailure
 from l0gc.streamlog.values.infer import LeftOut, inferred
@@ -75,7 +71,7 @@ class Alteration:
     Attributes:
         losses: How many records the next expiry would delete, the most first.
         uncounted: Why that is unknown for some journals or partitions.
-        changes: What becomes of the columns of the value schema, in words: `drops id (long)`.
+        changes: What it does to the columns of the value schema, in words: `drops id (long)`.
         loses_columns: Whether a column is dropped or replaced.
         state: The controller's state for which all this holds.
     """
@@ -141,45 +137,6 @@ class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
         """Return the fields, without `closed` if that was not requested."""
         fields = super().to_json()
         return fields if self.closed is not None else {"epoch": fields["epoch"]}
-
-
-def create_topic(
-    cluster: Handles,
-    name: str,
-    partitions: int,
-    journals: int | None = None,
-    retention: RetentionSettings = NOT_GIVEN,
-    columns: Sequence[ValueColumn] = (),
-) -> tuple[Topic, bool]:
-    """Return the topic, and whether it was created now. See `decide_create_topic`.
-
-    Raises:
-        EpochRegressionError: what is published, or a journal, is above the cluster epoch: the topic could get a revision
-            that another one has, with records in it.
-        SetBackError: a journal was set back to an older copy.
-    """
-    refuse_if_set_back(cluster, names=True)
-    return cluster.controller.create_topic(name, partitions, journals, retention, columns)
-
-
-def alter_topic(
-    cluster: Handles,
-    name: str,
-    retention: RetentionSettings,
-    columns: Sequence[ValueColumn] = (),
-    confirmed: ControllerState | None = None,
-) -> tuple[Topic, Topic | None]:
-    """Return the topic afterwards, and the one before if it was altered now. See `create_topic` for the errors."""
-    refuse_if_set_back(cluster)
-    return cluster.controller.alter_topic(name, retention, columns, confirmed)
-
-
-def alter_defaults(
-    cluster: Handles, retention: RetentionSettings, confirmed: ControllerState | None = None
-) -> tuple[Retention, bool]:
-    """Return the cluster's retention afterwards, and whether it was altered now. See `create_topic` for the errors."""
-    refuse_if_set_back(cluster)
-    return cluster.controller.alter_defaults(retention, confirmed)
 
 
 def planned_alteration(

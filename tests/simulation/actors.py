@@ -22,10 +22,10 @@ from l0gc.streamlog.ingest.placement import in_turn
 from l0gc.streamlog.ingest.uploader import Uploader
 from l0gc.streamlog.journal.rows import NUMBER, unpack
 from l0gc.streamlog.producers import begin_run
-from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import refuse_if_set_back
 from tests.simulation.weather import Shape
 from tests.simulation.world import Process, World
+from tests.support.topics import create_topic
 
 TOPICS = ("a", "b", "c")
 """Of which the last one does not exist at first."""
@@ -92,7 +92,7 @@ def shape_of(world: World, topic: str) -> Shape:
 def found_topic(world: World, cluster: Handles, name: str) -> Topic:
     """The topic, created if there is none."""
     shape = shape_of(world, name)
-    return create_topic(cluster, name, shape.partitions, shape.journals)[0]
+    return create_topic(cluster, name, shape.partitions, shape.journals)
 
 
 # -- uploads --------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from l0gc.streamlog.controller.state import ControllerState, Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.set_back import accept_set_back
-from l0gc.streamlog.topics import close_unknown_topics, create_topic, delete_topic
+from l0gc.streamlog.topics import close_unknown_topics, delete_topic
 from l0gc.watermark.publication import PublishedWatermark, encode_published
 from tests.simulation import actors, files, jobs, losses, pins, readers, strangers
 from tests.simulation.actors import Finished, Job
@@ -25,6 +25,7 @@ from tests.simulation.watch import LAYOUT
 from tests.simulation.weather import DAY_MS, FOR_GOOD, FOREIGN_WATERMARK, LONG_BREAK, NOTICED, OLD_BACKUP, TEN_DAYS
 from tests.simulation.world import LATEST_MS, World
 from tests.support.memory_store import _Object
+from tests.support.topics import create_topic
 
 ANOTHER = "another"
 FOREIGN_KEYS = (

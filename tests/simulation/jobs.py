@@ -25,7 +25,7 @@ from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, commit_round, gathered, reconcile
 from l0gc.streamlog.level_one.write import WrittenL1
-from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.streamlog.topics import delete_topic
 from l0gc.streamlog.values.given import columns_of
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
@@ -35,6 +35,7 @@ from tests.simulation.shadow_l1 import spans_of_files
 from tests.simulation.weather import HOUR_MS
 from tests.simulation.world import Process, World
 from tests.support.merge import merge
+from tests.support.topics import create_topic
 
 A = TypeVar("A")
 B = TypeVar("B")

@@ -15,10 +15,11 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic, ObjectExtents
 from l0gc.streamlog.journal.producers import ProducerBatch
 from l0gc.streamlog.journal.rows import L1_ROW, NUMBER
-from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.streamlog.topics import delete_topic
 from tests.simulation.actors import TOPICS, check_fences, new_lines, repeated, upload
 from tests.simulation.world import Process, World
 from tests.support.reconcile import stored
+from tests.support.topics import create_topic
 
 FAR_ABOVE = (1_000, 10**6, 10**17)
 
@@ -103,7 +104,7 @@ def elder(world: World, process: Process) -> None:
     cluster = world.cluster(process)
     epoch, name = cluster.controller.snapshot().epoch, f"young-{world.random.getrandbits(32):08x}"
     journals = world.random.randint(1, world.weather.journals)
-    topic, _ = create_topic(cluster, name, journals, journals)
+    topic = create_topic(cluster, name, journals, journals)
     value = new_lines(world, process.name)[0]
     for _ in range(2):
         parts = stored(cluster, topic, {world.random.randrange(topic.partitions): [value]}, epoch=epoch)

@@ -41,7 +41,7 @@ class World:
         self.create(partitions, journals)
 
     def create(self, partitions: int = 2, journals: int = 1) -> None:
-        topics.create_topic(self.cluster, "events", partitions, journals)
+        self.cluster.controller.create_topic("events", partitions, journals)
 
     def tick(self, times: int = 1) -> None:
         tick(self.cluster, times)
@@ -218,7 +218,7 @@ def closed_as_unknown(w: World) -> tuple[Handles, int, int, set[str]]:
     """A controller log that was set back, and a topic that it does not know, closed: its journal, revision and objects."""
     w.lift()
     backup = copy_of(w.store, CONTROLLER_LOG)
-    topics.create_topic(w.cluster, "lost", 1)
+    w.cluster.controller.create_topic("lost", 1)
     put(w.cluster, "lost", {0: [b"x"]})
     w.lift()
     lost = named(w.cluster, "lost")
@@ -335,7 +335,7 @@ def test_a_legal_hold_delays_forgetting_only_its_own_topic() -> None:
     """Hazard 40."""
     store = Held()
     w = World(store=store)
-    topics.create_topic(w.cluster, "other", 2)
+    w.cluster.controller.create_topic("other", 2)
     put(w.cluster, "other", {0: [b"x"], 1: [b"y"]})
     w.lift(2)
     for name in ("events", "other"):
@@ -405,7 +405,7 @@ def test_a_topic_lost_with_controller_and_journal_keeps_its_l1(w: World) -> None
     """Hazard 10: the logs are older than the bucket, and their epoch has passed the lost topic's revision since."""
     w.lift()
     logs = copy_of(w.store, "l0gc/")
-    lost, _ = topics.create_topic(w.cluster, "lost", 1)
+    lost, _ = w.cluster.controller.create_topic("lost", 1)
     put(w.cluster, "lost", {0: [b"x"]})
     w.tick()
     reconcile(w.cluster)
@@ -424,7 +424,7 @@ def test_a_topic_lost_by_the_controller_ends_the_vacuum(w: World) -> None:
     before = copy_of(w.store)
     w.tick(5)
     w.create()
-    topics.create_topic(w.cluster, "lost", 1)
+    w.cluster.controller.create_topic("lost", 1)
     put(w.cluster, "lost", {0: [b"x"]})
     w.upload()
     begin(w.cluster)
@@ -443,7 +443,7 @@ def test_a_topic_lost_by_the_controller_ends_the_vacuum(w: World) -> None:
 def test_parts_cover_the_listing_and_agree_everywhere(count: int) -> None:
     w = World(5, journals=3)
     w.lift(3)
-    topics.create_topic(w.cluster, "events-2", 1)
+    w.cluster.controller.create_topic("events-2", 1)
     put(w.cluster, "events-2", {0: [b"x"]})
     reconcile(w.cluster)
     w.upload()

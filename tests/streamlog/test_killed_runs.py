@@ -32,7 +32,7 @@ class KilledError(BaseException):
 def scene() -> World:
     """Objects to merge, records to lift, dropped objects, orphans, and a deleted topic."""
     w = World(2, journals=2)
-    topics.create_topic(w.cluster, "deleted", 1)
+    w.cluster.controller.create_topic("deleted", 1)
     w.lift(4)
     w.merge()
     w.lift(4)

@@ -31,7 +31,7 @@ from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.pins import create_pin, renewed
-from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from l0gc.watermark.publication import read_published, require_seen, watermark_of
 from l0gc.watermark.source import PINNED
@@ -105,7 +105,7 @@ def test_m_stays_at_the_pin_until_it_ends(cluster: Handles) -> None:
 
 
 def test_a_topics_pin_holds_m_only_for_that_topic(cluster: Handles) -> None:
-    create_topic(cluster, "lagging", 1)
+    cluster.controller.create_topic("lagging", 1)
     put(cluster, "lagging", {0: [b"x"]})
     cluster.controller.advance()
     put(cluster, "events", {0: [b"lifted"]})
@@ -141,7 +141,7 @@ def test_a_pin_of_a_topic_that_is_not_there_is_refused(cluster: Handles) -> None
 
 
 def test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in(cluster: Handles) -> None:
-    create_topic(cluster, "gone", 1)
+    cluster.controller.create_topic("gone", 1)
     gone = cluster.controller.snapshot().topic("gone").journals
     assert gone[0] not in cluster.controller.snapshot().topic("events").journals
     put(cluster, "gone", {0: [b"x"]})
@@ -288,7 +288,7 @@ def test_a_date_that_jumps_ends_no_pin() -> None:
     """Hazard 36: a pin whose end was judged by a wrong clock."""
     store = MisdatedStore(DAY_MS)
     cluster = memory_cluster(store)
-    create_topic(cluster, "events", 1, 1)
+    cluster.controller.create_topic("events", 1, 1)
     create_pin(cluster, "backup", HOUR_MS)
     store.wrong = ["get"] * 20
     with pytest.raises(SafetyError):
@@ -498,7 +498,7 @@ def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Handles, level
 
 
 def test_a_topics_pin_keeps_only_that_topics_dropped_objects(cluster: Handles) -> None:
-    create_topic(cluster, "other", 2)
+    cluster.controller.create_topic("other", 2)
     for _ in range(6):
         put(cluster, "other", {0: [b"x"], 1: [b"y"]})
         lifted(cluster)

@@ -12,9 +12,10 @@ import pytest
 from l0gc.errors import EpochRegressionError
 from l0gc.keys import CONTROLLER_LOG
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.topics import close_unknown_topics, create_topic, delete_topic
+from l0gc.streamlog.topics import close_unknown_topics, delete_topic
 from l0gc.watermark.publication import read_published, watermark_of
 from tests.support.set_back import CHANGES, INTERVAL_MS, TOPIC, Place
+from tests.support.topics import create_topic
 
 
 @pytest.fixture

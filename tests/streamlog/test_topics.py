@@ -14,12 +14,13 @@ from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import Barrier
 from l0gc.streamlog.reader import read_topic
-from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.publication import refuse_if_behind
 from tests.support.deep import deep_findings
 from tests.support.journal import of_topic
 from tests.support.memory_store import Call, MemoryStore, copy_of, memory_cluster, publish_m, put_back, store_of
 from tests.support.reconcile import put
+from tests.support.topics import create_topic, topics_of
 
 
 def went_back(cluster: Handles, watermark: int, epoch: int) -> None:
@@ -32,15 +33,16 @@ def went_back(cluster: Handles, watermark: int, epoch: int) -> None:
 
 def test_a_topic_is_created_once_in_so_many_journals() -> None:
     cluster = memory_cluster()
-    topic, created = create_topic(cluster, "t", 8, 3)
-    assert (topic.journals, created) == ((0, 1, 2), True)
-    assert create_topic(cluster, "t", 8) == (topic, False)
+    topic = topics_of(cluster).create("t", 8, 3)
+    assert (topic.journals, topic.created) == ((0, 1, 2), True)
+    again = topics_of(cluster).create("t", 8)
+    assert (again.revision, again.created) == (topic.revision, False)
 
 
 def test_a_deleted_topic_is_closed_in_each_of_its_journals() -> None:
     cluster = memory_cluster()
     create_topic(cluster, "stays", 1)
-    topic, _ = create_topic(cluster, "t", 6, 3)
+    topic = create_topic(cluster, "t", 6, 3)
     late = memory_cluster(store_of(cluster), seed=1, bootstrap=False)
     late.journal(topic.journals[1]).catch_up()
     assert delete_topic(cluster, "t") == (topic, [])
@@ -54,7 +56,7 @@ def test_a_deleted_topic_is_closed_in_each_of_its_journals() -> None:
 
 def test_a_journal_that_cannot_close_a_topic_is_named() -> None:
     cluster = memory_cluster()
-    topic, _ = create_topic(cluster, "t", 3, 3)
+    topic = create_topic(cluster, "t", 3, 3)
     cluster.journal(1).append([of_topic(topic, cluster.controller.epoch(), {1: 1})])
     key = next(k for k in store_of(cluster).objects if k.startswith(journal_log(1)))
     store_of(cluster).objects[key].body = b"not an entry"
@@ -72,7 +74,7 @@ def a_log_that_went_back(store: MemoryStore) -> tuple[Topic, dict[str, bytes]]:
     first = memory_cluster(store, bootstrap=False)
     first.controller.bootstrap(shards=4, journals=2)
     old = copy_of(store, CONTROLLER_LOG)
-    topic, _ = create_topic(first, "t", 2, 2)
+    topic = create_topic(first, "t", 2, 2)
     newest = copy_of(store, CONTROLLER_LOG)
     put_back(store, CONTROLLER_LOG, old)
     return topic, newest
@@ -122,7 +124,7 @@ def test_a_topic_without_records_whose_revision_was_given_twice_is_created_again
     store = MemoryStore()
     topic, newest = a_log_that_went_back(store)
     second = memory_cluster(store, seed=1, bootstrap=False)
-    other, _ = create_topic(second, "other", 2, 2)
+    other = create_topic(second, "other", 2, 2)
     assert other.revision == topic.revision
     delete_topic(second, "other")
     put_back(store, CONTROLLER_LOG, newest)
@@ -130,7 +132,7 @@ def test_a_topic_without_records_whose_revision_was_given_twice_is_created_again
     assert isinstance(cluster.journal(0).append([of_topic(topic, topic.revision)]).error, PartitionClosedError)
     assert ["has ended there, though it exists" in found for found in deep_findings(cluster)] == [True, True]
     assert delete_topic(cluster, "t") == (topic, [])
-    again, _ = create_topic(cluster, "t", 2, 2)
+    again = create_topic(cluster, "t", 2, 2)
     put(cluster, "t", {0: [b"new"]})
     assert [r.value for r in read_topic(cluster, again)] == [b"new"]
     assert deep_findings(cluster) == []
@@ -148,8 +150,7 @@ def test_an_epoch_begun_during_the_reading_is_not_a_restore() -> None:
             put(other, "t", {0: [b"meanwhile"]})
 
     store_of(cluster).fault = meanwhile
-    topic, created = create_topic(cluster, "u", 1)
-    assert created
+    topic = create_topic(cluster, "u", 1)
     assert topic.revision > other.journal(0).catch_up().max_applied_epoch
 
 
@@ -157,7 +158,7 @@ def test_an_epoch_begun_during_the_reading_is_not_a_restore() -> None:
 def test_an_epoch_below_the_published_one_writes_nothing(watermark: int, epoch: int) -> None:
     """Hazard 10: M may lie far below the epoch that it was computed at, and the log has gone back all the same."""
     cluster = memory_cluster()
-    topic, _ = create_topic(cluster, "t", 1)
+    topic = create_topic(cluster, "t", 1)
     producer = cluster.controller.init_producer("p")
     went_back(cluster, watermark, epoch)
     store_of(cluster).clock.sleep(601)  # a tick is due

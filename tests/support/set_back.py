@@ -15,20 +15,20 @@ from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.operations import Upload
 from l0gc.runtime import Runtime
 from l0gc.streamlog.cluster import Handles
-from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.uploader import open_upload
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.give_up import give_up
-from l0gc.streamlog.topics import alter_defaults, alter_topic, close_unknown_topics, create_topic, delete_topic
+from l0gc.streamlog.topics import close_unknown_topics, delete_topic
 from l0gc.watermark.pipeline import run_pipeline
 from l0gc.watermark.publication import PublishedWatermark, decode_published, encode_published
 from tests.support.ingest import stored_values
 from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put_back
 from tests.support.merge import merge
 from tests.support.reconcile import reconcile
+from tests.support.topics import create_topic, topics_of
 from tests.support.vacuum import vacuum
 
 TOPIC = "events"
@@ -138,8 +138,8 @@ CHANGES: dict[str, Callable[[Place], object]] = {
     "compute-watermark": lambda p: p.compute(),
     "sweep": lambda p: SweepRun(p.process()).run(),
     "advance --close-unknown-topics": lambda p: close_unknown_topics(p.process()),
-    "topic alter": lambda p: alter_topic(p.process(), TOPIC, RetentionSettings(1, 1)),
-    "topic alter --defaults": lambda p: alter_defaults(p.process(), RetentionSettings(1, 1)),
+    "topic alter": lambda p: topics_of(p.process()).alter(TOPIC, retention_ms=1, retention_bytes=1),
+    "topic alter --defaults": lambda p: topics_of(p.process()).alter_defaults(retention_ms=1, retention_bytes=1),
     "reconcile": lambda p: reconcile(p.process()),
     "merge": lambda p: merge(p.process()),
     "expire": lambda p: expire(p.process()),

@@ -35,7 +35,6 @@ from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.pins import create_pin
-from l0gc.streamlog.topics import create_topic
 from l0gc.watermark.publication import (
     PublishedWatermark,
     check_set_back,
@@ -70,6 +69,7 @@ from tests.support.memory_store import (
     topic_in_memory,
 )
 from tests.support.reconcile import put as put_records
+from tests.support.topics import create_topic
 from tests.support.verify import scan_and_publish
 
 BODY = encode_published(PublishedWatermark("c", 5, 100, 0))
@@ -305,7 +305,7 @@ def test_a_restored_controller_admits_nothing_and_stays_unchanged(watermark: int
             change()
     assert {k: o.body for k, o in store.objects.items()} == before
     assert cluster.controller.advance_above(published_epoch - 1) == published_epoch
-    assert create_topic(cluster, "u", 1)[0].revision == published_epoch + 1
+    assert create_topic(cluster, "u", 1).revision == published_epoch + 1
 
 
 def test_a_publication_after_the_snapshot_is_not_an_old_backup() -> None:

@@ -34,7 +34,7 @@ from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import Pin, Topic, TopicTable
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, table_of
-from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.streamlog.topics import delete_topic
 from tests.integrations.iceberg import minutes
 from tests.support.interrupting import Interrupt
 from tests.support.memory_store import MemoryStore, another_process, copy_of, memory_cluster, put_back, store_of
@@ -391,7 +391,7 @@ def test_two_clusters_do_not_share_a_table_of_one_name(cluster: Handles) -> None
     lift(cluster)
     other = memory_cluster(MemoryStore(store_of(cluster).clock), seed=7)
     store_of(other).url = "memory:other/"
-    create_topic(other, "events", 2)
+    other.controller.create_topic("events", 2)
     with pytest.raises(ClusterMismatchError, match="belongs to cluster"):
         with_table(other)
     assert other.controller.snapshot().tables == {}
@@ -470,7 +470,7 @@ def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> N
     delete_topic(cluster, "events")
     with pytest.raises(NotFoundError, match="stays as it is until"):
         sync(cluster)
-    create_topic(cluster, "events", 2)
+    cluster.controller.create_topic("events", 2)
     with pytest.raises(NotFoundError, match="was deleted"):
         sync(cluster)
     every = sync_tables(cluster, None, 0)
@@ -488,7 +488,7 @@ def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> N
 def test_what_a_catalogs_plugin_raises_keeps_no_other_table_from_being_synced(
     cluster: Handles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    create_topic(cluster, "others", 1)
+    cluster.controller.create_topic("others", 1)
     create_table(cluster, table_of(cluster.controller.snapshot().topic("others"), "lake", None))
     real = SqlCatalog.load_table
 

@@ -21,7 +21,6 @@ from l0gc.operations import Merge
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
-from l0gc.streamlog.topics import alter_topic
 from l0gc.streamlog.values.given import columns_of
 from tests.support.engines import a_duckdb
 from tests.support.memory_store import another_process, copy_of, put_back, store_of
@@ -217,18 +216,18 @@ def _rows(rows: pl.DataFrame) -> list[tuple[Any, ...]]:
 def test_a_restored_controller_log_swaps_no_columns_of_a_table(cluster: Handles) -> None:
     """Objects of the lost schema stay in the table, and none of their columns is taken for another one."""
     store = store_of(cluster)
-    alter_topic(cluster, "events", NOT_GIVEN, columns_of({"fields": [{"name": "id", "type": "int"}]}))
+    cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": [{"name": "id", "type": "int"}]}))
     copy = copy_of(store, CONTROLLER_LOG)
     lost = {"fields": [{"name": n, "type": "string"} for n in ("id", "a", "b")]}
     lost["fields"][0]["type"] = "int"
-    alter_topic(cluster, "events", NOT_GIVEN, columns_of(lost))
+    cluster.controller.alter_topic("events", NOT_GIVEN, columns_of(lost))
     put(cluster, "events", {0: [b'{"id": 1, "a": "of a", "b": "of b"}']})
     reconcile(cluster)
     put_back(store, CONTROLLER_LOG, copy)
     restored = another_process(cluster)
     restored.controller.advance_above(100)
     other = {"fields": [lost["fields"][0], {"name": "b", "type": "string"}, {"name": "a", "type": "string"}]}
-    alter_topic(restored, "events", NOT_GIVEN, columns_of(other))
+    restored.controller.alter_topic("events", NOT_GIVEN, columns_of(other))
     put(restored, "events", {1: [b'{"id": 2, "a": "of a", "b": "of b"}']})
     reconcile(restored)
     sync(restored)

@@ -26,10 +26,10 @@ from l0gc.streamlog.controller.value_schema import (
     evolved,
     loses,
 )
-from l0gc.streamlog.topics import alter_topic, create_topic
 from l0gc.streamlog.values.given import columns_of
 from tests.support.controller import FOUNDED, MACHINE, created, landed, state_of
 from tests.support.memory_store import Call, another_process, copy_of, memory_cluster, put_back, store_of
+from tests.support.topics import topics_of
 
 
 def fields(*some: tuple[str, Any]) -> dict[str, Any]:
@@ -183,21 +183,21 @@ def test_two_that_alter_a_schema_at_once_both_get_theirs(reading: int) -> None:
     a = memory_cluster()
     b = another_process(a)
 
-    def columns(*names: str) -> tuple[ValueColumn, ...]:
-        return columns_of({"fields": [{"name": name, "type": "int"} for name in names]})
+    def schema(*names: str) -> dict[str, Any]:
+        return {"fields": [{"name": name, "type": "int"} for name in names]}
 
-    create_topic(a, "t", 1, columns=columns("x"))
+    topics_of(a).create("t", 1, value_schema=schema("x"))
     left = [reading]
 
     def fault(call: Call) -> None:
         if call.key == PUBLISHED_WATERMARK and call.when == "before":
             left[0] -= 1
             if left[0] == 0:
-                alter_topic(b, "t", NOT_GIVEN, columns("x", "y"))
+                topics_of(b).alter("t", value_schema=schema("x", "y"))
                 b.controller.advance()
 
     store_of(a).fault = fault
-    found = alter_topic(a, "t", NOT_GIVEN, columns("x", "y", "z"))[0].value_schema
+    found = topics_of(a).alter("t", value_schema=schema("x", "y", "z")).value_schema
     store_of(a).fault = lambda call: None
     assert found is not None
     assert [c.name for c in found.columns] == ["x", "y", "z"]
@@ -210,12 +210,12 @@ def test_two_that_alter_a_schema_at_once_both_get_theirs(reading: int) -> None:
 
 def test_a_restored_controller_log_gives_no_field_id_twice() -> None:
     cluster = memory_cluster()
-    create_topic(cluster, "t", 1, columns=columns_of({"fields": [{"name": "a", "type": "int"}]}))
+    cluster.controller.create_topic("t", 1, columns=columns_of({"fields": [{"name": "a", "type": "int"}]}))
     copy = copy_of(store_of(cluster), CONTROLLER_LOG)
 
     def altered(process: Handles, *names: str) -> ValueSchema:
         fields = [{"name": name, "type": "int"} for name in names]
-        found = alter_topic(process, "t", NOT_GIVEN, columns_of({"fields": fields}))[0].value_schema
+        found = process.controller.alter_topic("t", NOT_GIVEN, columns_of({"fields": fields}))[0].value_schema
         assert found is not None
         return found
 

@@ -15,7 +15,7 @@ from l0gc.streamlog.level_one import merge as merges
 from l0gc.streamlog.level_one import write
 from l0gc.streamlog.level_one.merge_plan import MergeRule, merges_of
 from l0gc.streamlog.level_one.write import L1Writer
-from l0gc.streamlog.topics import create_topic, delete_topic
+from l0gc.streamlog.topics import delete_topic
 from tests.support.memory_store import MemoryStore, memory_cluster
 from tests.support.merge import merge
 from tests.support.reconcile import Begun, begin, put, reconcile
@@ -35,7 +35,7 @@ class Scene:
         self.store = MemoryStore()
         self.a = memory_cluster(self.store)
         self.b = memory_cluster(self.store, seed=1, bootstrap=False)
-        create_topic(self.a, TOPIC, 2)
+        self.a.controller.create_topic(TOPIC, 2)
         put(self.a, TOPIC, *({p: [b"%d" % n] for p in range(2)} for n in range(OBJECTS)))
         with monkeypatch.context() as m:
             m.setattr(write, "FILE_BYTES", 1)
@@ -138,7 +138,7 @@ def closed(s: Scene) -> None:
 
 def closed_and_created_again(s: Scene) -> None:
     delete_topic(s.b, TOPIC)
-    create_topic(s.b, TOPIC, 2)
+    s.b.controller.create_topic(TOPIC, 2)
     put(s.b, TOPIC, {p: [b"new"] for p in range(2)})
     reconcile(s.b)
 
