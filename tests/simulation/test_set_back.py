@@ -122,6 +122,6 @@ def test_who_reserves_numbers_on_an_older_controller_log_publishes_no_m(world: W
     plant(world, LAYOUT.format(0, watch.highest_epoch, str(UUID(int=9))), b"of the newer log")
     reserve_numbers(world.cluster(), (9, 9))
     assert decode_published(world.store.objects[PUBLISHED_WATERMARK].body).given == (9, 9)
-    again = msgspec.structs.replace(computed, watermark=watch.watermark, published_at_ms=world.clock.ms + 1)
+    again = msgspec.structs.replace(computed, watermark=watch.watermark, partitions=computed.partitions + 1)
     with pytest.raises(Violation, match="is above the cluster epoch"):
         world.store.put(PUBLISHED_WATERMARK, encode_published(again))
