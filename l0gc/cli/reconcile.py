@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -13,6 +14,7 @@ from l0gc.cli.globals import cli_command
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import TOPIC, cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output
+from l0gc.cli.signals import holding
 from l0gc.formatting import count, size
 from l0gc.operations import Merge, Reconcile
 
@@ -88,7 +90,11 @@ def _so_far(n: int, noun: str) -> str:
 
 def _lifted(reported: dict[str, Any]) -> str:
     progress = _so_far(reported.get("records", 0), "record")
-    return f"what is in L1 stays{progress}; l0gc {logs.running('reconcile')} continues from there"
+    return f"what is in L1 stays{progress}; l0gc {logs.running('reconcile')} continues from there{_unnamed(reported)}"
+
+
+def _unnamed(reported: dict[str, Any]) -> str:
+    return "; l0gc vacuum deletes what was written and not committed" if reported.get("unnamed") else ""
 
 
 def _replaced(reported: dict[str, Any]) -> str:
@@ -96,6 +102,11 @@ def _replaced(reported: dict[str, Any]) -> str:
     return f"what is merged stays{progress}; l0gc merge continues from there"
 
 
-run_reconcile: Final = partial(Output.finish, lines=_reconciled, title="reconciling", reports=True, stays=_lifted)
+def run_reconcile(out: Output, work: Callable[..., ReconcileResult]) -> None:
+    """Reconcile as the other runs below do; a signal ends it once what it has written is committed."""
+    work = partial(work, writing=holding)
+    out.finish(work, lines=_reconciled, title="reconciling", reports=True, stays=_lifted)
+
+
 run_merge: Final = partial(Output.finish, lines=_merged, title="merging", reports=True, stays=_replaced)
-"""Runs a step, shows its progress and prints its result, for its command and for `l0gc gc`."""
+"""Runs the step, shows its progress and prints its result, for its command and for `l0gc gc`."""

@@ -114,7 +114,9 @@ def _keep_to_the_grace(out: int) -> None:
             _end_now(heard, "")
         elif time.monotonic() >= due:
             _end_now(
-                number, f"stopped, but some work did not end within {GRACE_S:.0f} s: running the command again is safe"
+                number,
+                f"stopped, but some work did not end within {GRACE_S:.0f} s: running the command again is safe, and l0gc gc "
+                "deletes what no journal names",
             )
         elif not said:
             said = True
@@ -266,6 +268,16 @@ def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
         return
     with heeding(heard):
         yield
+
+
+@contextmanager
+def holding() -> Iterator[threading.Event]:
+    """Yield an event that the first signal sets, and raise that signal after the block instead of within it."""
+    stop, signals = threading.Event(), list[int]()
+    with stopping(stop.set, signals):
+        yield stop
+    if signals:
+        raise SignalInterrupt(signals[0])
 
 
 @contextmanager

@@ -16,7 +16,9 @@ vacuum has deleted all of them, nothing proves that, and the partition counts as
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -68,6 +70,15 @@ class Files(NamedTuple):
 
 _SHOWN: Final = 20
 """The number of causes that are reported for a journal, and of partitions for each; the others are counted."""
+
+Writing = Callable[[], AbstractContextManager[threading.Event]]
+"""Gives a block, from before the first L1 object of a round is written until the round is committed, in which no signal is
+raised. Its event ends the round early: what is written is committed, and none of it is left without a name.
+"""
+
+
+def unheld() -> AbstractContextManager[threading.Event]:
+    return nullcontext(threading.Event())
 
 
 @dataclass(slots=True)
@@ -123,6 +134,7 @@ def reconcile(
     up_to: int | None = None,
     max_bytes: int | None = None,
     workers: Workers[Handles] | None = None,
+    writing: Writing = unheld,
 ) -> ReconcileResult:
     """Lift everything that is unreconciled now, in one topic or in all of them, the oldest epochs first.
 
@@ -131,6 +143,7 @@ def reconcile(
         up_to: lift only what lies at or below this epoch, and what comes before that in its partition.
         max_bytes: lift no more of L0 than this, but at least one log entry's objects.
         workers: the workers; by default this process.
+        writing: see `Writing`.
 
     Raises:
         NotFoundError: the topic does not exist.
@@ -162,10 +175,16 @@ def reconcile(
         r = make_round(state.epoch, windows, chosen, workers.cores, partitions, tables)
         lifted = Lifted(workers.say, result.rounds + 1, result.records, sum(waiting.values()))
         lifted.show()
-        lift = Lift(r, lifted if workers.engine == LOCAL else None)
-        for committed in workers.flow(range(len(r.takes)), *lift.stages(workers.slots)):
-            result.add(committed, "records", "l1_objects", "bytes", "misfits", "lost", "errors")
-            result.count_in(committed.lifted)
+        try:
+            with ExitStack() as held:
+                begin = functools.cache(lambda held=held: held.enter_context(writing()))
+                lift = Lift(r, lifted, begin) if workers.engine == LOCAL else Lift(r)
+                for committed in workers.flow(range(len(r.takes)), *lift.stages(workers.slots)):
+                    result.add(committed, "records", "l1_objects", "bytes", "misfits", "lost", "errors")
+                    result.count_in(committed.lifted)
+        except KeyboardInterrupt:  # Spark's tasks are cut off
+            workers.say("", records=result.records, unnamed=workers.engine != LOCAL)
+            raise
         result.rounds += 1
         taken += r.bytes
         windows = list(_left(windows, planned, {j: step.cut for j, step in chosen.items()}))
@@ -256,6 +275,7 @@ class Lift:
 
     round: Round
     lifted: Lifted | None = None
+    begin: Callable[[], threading.Event] = threading.Event
     drains: ClassVar[bool] = False
 
     def still_needed(self, cluster: Handles) -> StillNeeded:
@@ -299,7 +319,7 @@ class Lift:
         r, c = self.round, cluster
         written = write_l1(
             c.store, r.topics(), r.epoch, arriving, c.runtime, c.parallel, alone=r.alone, drains=self.drains,
-            wrote=self._wrote,
+            wrote=self._wrote, begin=self.begin,
         )  # fmt: skip
         yield from handed_on(written, number)
 

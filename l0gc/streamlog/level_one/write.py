@@ -8,11 +8,12 @@ consecutive offsets, uploaded as a whole, and named only then: what a writer ret
 from __future__ import annotations
 
 import io
+import threading
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -142,6 +143,7 @@ def write_l1(
     alone: Container[int] = (),
     drains: bool = False,
     wrote: Callable[[int], object] = lambda _: None,
+    begin: Callable[[], threading.Event] = threading.Event,
 ) -> WrittenL1:
     """Write the records that all readers' `read_rows` sent to this writer as L1 objects.
 
@@ -150,6 +152,8 @@ def write_l1(
         drains: the records come from shared objects. Then no partition shares, each run of consecutive records gets objects
             of its own, and these are read back before they are uploaded.
         wrote: takes how many records more are in objects, most of them durable.
+        begin: called before the first object is written. Once the event that it returns is set, no more partitions are
+            begun; those that are written can be committed without the others.
 
     Raises:
         StoreError: the store does not answer, or refuses access.
@@ -169,9 +173,11 @@ def write_l1(
             topics.keys() if drains else alone, drains,
         )  # fmt: skip
         done: list[_Written] = []
+        stop = begin()
 
         def small_objects() -> Iterator[tuple[str, bytes]]:
-            for group in parallel.compute_ahead(work.run, work.tasks(arrived)):
+            tasks = takewhile(lambda _: not stop.is_set(), work.tasks(arrived))
+            for group in parallel.compute_ahead(work.run, tasks):
                 for written in group:
                     yield from written.small
                     written.small = []

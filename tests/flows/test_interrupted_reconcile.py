@@ -1,0 +1,65 @@
+"""A signal while gc reconciles: what it has written is committed, so that no object is left without a name."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from l0gc.embedded.seaweedfs import SeaweedFS
+from l0gc.storage.config import StoreConfig
+from l0gc.storage.s3 import S3Store
+from l0gc.streamlog.cluster import Handles
+from tests.support.cli import founded, l0gc, l0gc_process, start
+from tests.support.outcomes import Outcome, Request
+from tests.support.proxy import Proxy
+from tests.support.reconcile import named
+
+pytestmark = [pytest.mark.weed, pytest.mark.slow]
+
+PARTITIONS = 12
+
+
+class SlowL1:
+    """Answers writes of L1 objects slowly; `writing` is set at the first one."""
+
+    def __init__(self) -> None:
+        self.writing = threading.Event()
+
+    def decide(self, request: Request) -> Outcome:
+        if not (request.operation.startswith("Put") and "/level_one/" in f"/{request.key}"):
+            return Outcome.PASS
+        self.writing.set()
+        return Outcome.SLOW
+
+    def answered(self, request: Request) -> None:
+        pass
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("command", ["gc", "reconcile"])
+def test_a_signal_leaves_no_object_that_no_journal_names(
+    bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, command: str, number: signal.Signals
+) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(b"".join(b'{"k": %d}\n' % n for n in range(2_000)))
+    founded(partitions=PARTITIONS)
+    l0gc("upload", "events", str(path), "--key-field", "k")
+    behaviour = SlowL1()
+    with Proxy(weed.endpoint_url, behaviour) as proxy:
+        process = start([command], {"AWS_ENDPOINT_URL": proxy.endpoint_url, "AWS_ENDPOINT_URL_S3": proxy.endpoint_url})
+        assert behaviour.writing.wait(60)
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    said = err.decode()
+    assert "l0gc: stopped: what is in L1 stays (" in said
+    assert "vacuum" not in said
+    cluster = Handles(S3Store(bucket))
+    objects = {key for page in cluster.store.scan("level_one/") for key in page.keys}
+    assert objects == named(cluster, "events")
+    assert objects
+    assert l0gc_process("gc").code == 0
+    assert l0gc("status")["unreconciled_records"] == 0
