@@ -8,6 +8,7 @@ SEEDS ?= 300
 MINUTES ?= 12
 JOBS ?= 3
 VENV := .venv
+LOWEST := .venv-lowest
 BIN := $(VENV)/bin
 # Twice quiet: errors alone. A machine's own pip configuration may otherwise warn once for each package.
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --quiet
@@ -21,7 +22,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check generate contracts style ruff-check ruff-format mypy near demo test thorough release simulate explore crash-test soak lint format bench captures docs clean java
+.PHONY: help check generate contracts style ruff-check ruff-format mypy near demo test thorough release lowest simulate explore crash-test soak lint format bench captures docs clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +74,16 @@ release: thorough ## Take hours: whole searches, 2,000 seeds, every crash point,
 	$(BIN)/python -m tests.crash
 	$(BIN)/python -m tests.flows.soak --minutes $(MINUTES)
 
+lowest: ## Run the tests of `make test` with the lowest version of each package that l0gc needs
+	@rm -rf $(LOWEST)
+	@.ci/venv $(LOWEST) "$(PYTHON)"
+	@$(LOWEST)/bin/python -m pip --disable-pip-version-check install --quiet --quiet uv
+	@$(LOWEST)/bin/uv pip compile --quiet --no-deps --resolution lowest-direct --extra server --extra iceberg --extra kafka \
+		pyproject.toml --output-file $(LOWEST)/lowest.txt
+	@$(LOWEST)/bin/uv pip install --quiet --python $(LOWEST)/bin/python --constraint $(LOWEST)/lowest.txt --editable '.[dev,docs,server]'
+	@touch $(LOWEST)/.dev
+	@$(MAKE) --no-print-directory test VENV=$(LOWEST)
+
 simulate: $(VENV)/.dev ## Run the simulation over SEEDS seeds
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS)
 
@@ -102,7 +113,7 @@ bench: $(VENV)/.bench java ## Run the benchmarks
 	PATH="$(abspath $(BIN)):$$PATH" benchmarks/run
 
 clean: ## Remove everything that the other targets made
-	rm -rf $(VENV) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse
+	rm -rf $(VENV) $(LOWEST) build dist .hypothesis .mypy_cache .pytest_cache .ruff_cache spark-warehouse
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 java:

@@ -36,7 +36,7 @@ COALESCE_BYTES: Final = 1 << 20
 _NOTHING: Final = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
 """A proxy that no host uses: without it obstore would take the environment's proxy, by different rules."""
 _FIXED: Final = {
-    "checksum_algorithm": "sha256",  # so that a store refuses what was altered on its way (hazard 34); signing needs it too
+    "checksum_algorithm": "sha256",  # so that a store refuses what was altered in transit (hazard 34); signing needs it too
     "conditional_put": "etag",
     "copy_if_not_exists": "multipart",
     "disable_bulk_delete": False,
