@@ -36,8 +36,23 @@ QUICK = "not thorough"
 """What `make test` selects."""
 ON_SPARK = "spark"
 """The one scope of the files that share a Spark there."""
-LONGEST = (ON_SPARK, "tests/simulation/mutants/test_named_tests.py::test_the_named_tests_of_every_mutant_fail_under_it")
-"""What begins first, or it is what the other processes wait for in the end."""
+LONGEST = (
+    ON_SPARK,
+    "tests/flows/test_spark_cluster.py",
+    "tests/flows/test_interrupts.py",
+    "tests/examples/test_spark_examples.py",
+    "tests/flows/test_fortnight.py",
+    "tests/simulation/mutants/test_named_tests.py::test_the_named_tests_of_every_mutant_fail_under_it",
+    "tests/flows/test_repeated_commits.py",
+    "tests/flows/test_spark_source_cluster.py",
+    "tests/flows/test_soak.py",
+    "tests/cli/test_captures.py",
+    "tests/streamlog/level_one/test_shared_histories.py",
+    "tests/flows/test_forks.py",
+    "tests/flows/test_typed_flights.py",
+    "tests/flows/test_backup.py",
+)
+"""What begins first, in this order. A file of few tests is begun last otherwise, and the other processes wait for it."""
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
@@ -54,9 +69,9 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc]
         return ON_SPARK if self.config.option.markexpr == QUICK and _shares_spark(file) else file
 
     def _assign_work_unit(self, node: Any) -> None:
-        for scope in LONGEST:
-            if scope in self.workqueue:
-                self.workqueue.move_to_end(scope, last=False)
+        longest = next((scope for scope in LONGEST if scope in self.workqueue), None)
+        if longest is not None:
+            self.workqueue.move_to_end(longest, last=False)
         super()._assign_work_unit(node)
 
 
