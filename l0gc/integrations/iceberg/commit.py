@@ -9,12 +9,14 @@ manifests stays bounded. Nothing here copies, reads or deletes a data object.
 from __future__ import annotations
 
 import re
-from collections import deque
+import sys
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, islice
+from itertools import chain, islice, product
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import pyiceberg.exceptions as failed
 from pyiceberg.conversions import to_bytes
 from pyiceberg.io import FileIO
@@ -24,7 +26,7 @@ from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Operation, Snapshot
 from pyiceberg.table.update.snapshot import ExpireSnapshots, _SnapshotProducer
 from pyiceberg.typedef import Record
-from pyiceberg.types import LongType, StringType, TimestamptzType
+from pyiceberg.types import LongType, NestedField, PrimitiveType, StringType, StructType, TimestamptzType
 from pyiceberg.utils.concurrent import ExecutorFactory
 
 from l0gc.errors import CorruptObjectError, SafetyError
@@ -41,6 +43,10 @@ READ_FIRST: Final = 4
 """How many manifests are read first to find dropped objects; then twice as many each time."""
 SMALL_MANIFESTS: Final = 16
 """When this many manifests have each less than half of that, they are combined."""
+_BOUND_LENGTH: Final = 16
+"""The characters of a text in a bound, as Iceberg's `truncate(16)` has them by default."""
+_SURROGATES: Final = 0xD800
+_SURROGATES_END: Final = 0xE000
 _METADATA: Final = re.compile(r"[^/]+(\.metadata\.json|-m[0-9]+\.avro)|snap-[^/]+\.avro")
 """The names of the files that PyIceberg, and this module, write about a table."""
 
@@ -64,22 +70,71 @@ def path_of(url: str, p: PartitionId, row: Any) -> str:
 
 
 def typed_statistics(schema: Schema) -> Callable[[Any], Statistics]:
-    """Return a function of an L1 object's footer: the bounds of its typed columns, and how many nulls they have.
+    """Return a function of an L1 object's footer: the bounds of its typed columns, and of their fields outside of lists, and
+    how many nulls they have.
 
-    Texts have no bounds: Parquet leaves out long ones, and PyIceberg takes the bounds of the rest for those of all.
+    Parquet leaves out the bounds of long texts, and PyIceberg takes those of the other row groups for those of all. So a
+    column has bounds only if each row group with values has them.
     """
     from pyiceberg.io import pyarrow as io
 
-    texts = {f.name: isinstance(f.field_type, StringType) for f in schema.fields if f.field_id >= VALUE_ERROR_ID}
-    modes = {f"write.metadata.metrics.column.{name}": "counts" if text else "full" for name, text in texts.items()}
-    plan = io.compute_statistics_plan(schema, {"write.metadata.metrics.default": "none", **modes})
-    ids = io.parquet_path_to_id_mapping(schema)
+    bounded = dict(leaf for top in schema.fields if top.field_id >= VALUE_ERROR_ID for leaf in _leaves(top))
+    full, ignored = (io.match_metrics_mode(mode) for mode in ("full", "none"))
+    plan = defaultdict(
+        lambda: io.StatisticsCollector(-1, StringType(), ignored, ""),  # also for columns that the schema no longer has
+        {field_id: io.StatisticsCollector(field_id, kind, full, "") for field_id, kind in bounded.items()},
+    )
 
     def statistics(footer: Any) -> Statistics:
+        ids = {path: field_id for f in footer.schema.to_arrow_schema() for path, field_id in _ids(f, f.name)}
         fields = io.data_file_statistics_from_parquet_metadata(footer, plan, ids).to_serialized_dict()
-        return Statistics(*(fields[name] for name in Statistics._fields))
+        lower, upper, *counts = (fields[name] for name in Statistics._fields)
+        places = product(range(footer.num_row_groups), range(footer.num_columns))
+        for column in (footer.row_group(group).column(n) for group, n in places):
+            if column.is_stats_set and column.statistics.num_values and not column.statistics.has_min_max:
+                lower.pop(ids[column.path_in_schema], None)
+                upper.pop(ids[column.path_in_schema], None)
+        for text in (field_id for field_id, kind in bounded.items() if isinstance(kind, StringType)):
+            if text in lower:
+                lower[text] = lower[text].decode()[:_BOUND_LENGTH].encode()
+            if text in upper:
+                upper |= _text_bound(text, upper.pop(text).decode())
+        return Statistics(lower, upper, *counts)
 
     return statistics
+
+
+def _leaves(field: NestedField) -> Iterator[tuple[int, PrimitiveType]]:
+    """Yield the ids and types of the fields that have one value for each record."""
+    if isinstance(field.field_type, StructType):
+        for inner in field.field_type.fields:
+            yield from _leaves(inner)
+    elif isinstance(field.field_type, PrimitiveType):
+        yield field.field_id, field.field_type
+
+
+def _ids(field: pa.Field, path: str) -> Iterator[tuple[str, int]]:
+    """Yield the paths of a field's leaves in Parquet, with the ids that the object was written with. A name alone may be
+    another column's by now.
+    """
+    if pa.types.is_struct(field.type):
+        for inner in field.type:
+            yield from _ids(inner, f"{path}.{inner.name}")
+    elif pa.types.is_list(field.type):
+        yield from _ids(field.type.value_field, f"{path}.list.element")
+    else:
+        yield path, int((field.metadata or {}).get(b"PARQUET:field_id", -1))
+
+
+def _text_bound(field_id: int, text: str) -> dict[int, bytes]:
+    """Return a short text that is not below another one, by the field's id; none if no short one is."""
+    if len(text) <= _BOUND_LENGTH:
+        return {field_id: text.encode()}
+    for last in reversed(range(_BOUND_LENGTH)):
+        code = ord(text[last]) + 1
+        if code <= sys.maxunicode:  # the codes of surrogates are not characters
+            return {field_id: (text[:last] + chr(code if code != _SURROGATES else _SURROGATES_END)).encode()}
+    return {}
 
 
 def data_file(path: str, row: Any, older: int | None, spec_id: int, typed: Statistics) -> DataFile:

@@ -7,20 +7,25 @@ import json
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg.catalog import load_catalog
+from pyiceberg.schema import Schema
+from pyiceberg.types import NestedField, StringType
 
 import l0gc
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import SafetyError
 from l0gc.integrations.iceberg import sync as syncing
 from l0gc.integrations.iceberg.catalog import VALUES
+from l0gc.integrations.iceberg.commit import typed_statistics
 from l0gc.keys import CONTROLLER_LOG
 from l0gc.operations import Merge
 from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
+from l0gc.streamlog.controller.value_schema import VALUE_ERROR_ID
 from l0gc.streamlog.values.given import columns_of
 from tests.support.engines import a_duckdb
 from tests.support.memory_store import another_process, copy_of, put_back, store_of
@@ -88,7 +93,7 @@ def test_filters_skip_objects_by_bounds_and_null_counts(cluster: Handles) -> Non
     filters = (*first, "c < -4", "value_error IS NOT NULL", "i IS NULL")
     untyped = 2  # objects of which nothing is known
     assert [_planned(cluster, f) - untyped for f in filters] == [1] * 7 + [5]
-    assert _planned(cluster, "w = 'b'") == untyped + 4, "Parquet has no bounds of long texts, so texts have none"
+    assert [_planned(cluster, f) - untyped for f in ("w = 'b'", "w = 'a'", "s.n > 3")] == [0, 4, 1]
     before = {*store_of(cluster).objects}
     put(cluster, "events", {0: [b'{"i": 7}']})
     reconcile(cluster)
@@ -96,6 +101,49 @@ def test_filters_skip_objects_by_bounds_and_null_counts(cluster: Handles) -> Non
     store_of(cluster).objects[key].body = bytes(len(store_of(cluster).objects[key].body))
     sync(cluster)  # with a footer that cannot be read, it is in every plan
     assert _planned(cluster, "i > 100") == untyped + 1
+
+
+@pytest.mark.parametrize(
+    ("texts", "bounds"),
+    [
+        (["b", "a"], ("a", "b")),
+        (["x" * 16], ("x" * 16, "x" * 16)),
+        (["x" * 17], ("x" * 16, "x" * 15 + "y")),
+        (["é" * 15 + "\ud7ff" + "z"], ("é" * 15 + "\ud7ff", "é" * 15 + "\ue000")),
+        (["ab" + "\U0010ffff" * 20], ("ab" + "\U0010ffff" * 14, "ac")),
+        (["\U0010ffff" * 17], ("\U0010ffff" * 16, None)),
+        (["a", "x" * 5000], (None, None)),
+        ([None], (None, None)),
+    ],
+)
+def test_bounds_of_texts_are_short_and_never_within_the_texts(
+    texts: list[str | None], bounds: tuple[str | None, str | None]
+) -> None:
+    """One row group has these texts, and another one has 'k'. Parquet has no bounds of a row group with a long text."""
+    field = NestedField(VALUE_ERROR_ID, "w", StringType())
+    column = pa.field("w", pa.string(), metadata={"PARQUET:field_id": str(VALUE_ERROR_ID)})
+    for rows in (texts, [*texts, *["k"] * len(texts)]):
+        body = io.BytesIO()
+        pq.write_table(pa.table([pa.array(rows, pa.string())], pa.schema([column])), body, row_group_size=len(texts))
+        found = typed_statistics(Schema(field))(pq.ParquetFile(body).metadata)
+        lower, upper = (of.get(VALUE_ERROR_ID) for of in (found.lower_bounds, found.upper_bounds))
+        if rows == texts:
+            assert (lower and lower.decode(), upper and upper.decode()) == bounds
+        for text in (text.encode() for text in rows if text is not None):
+            assert lower is None or lower <= text
+            assert upper is None or text <= upper
+
+
+def test_bounds_and_nulls_of_a_replaced_column_are_not_the_new_ones(cluster: Handles) -> None:
+    """Both are stored in four bytes under the same name; a dropped column is in older objects, too."""
+    fields = [{"name": "n", "type": "int"}, {"name": "gone", "type": "string"}]
+    cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": fields}))
+    put(cluster, "events", {0: [b'{"n": 7, "gone": "x"}']})
+    reconcile(cluster)
+    cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": [{"name": "n", "type": "date"}]}))
+    sync(cluster)
+    assert [f.name for f in table(cluster).schema().fields if f.field_id > VALUE_ERROR_ID] == ["n"]
+    assert _planned(cluster, "n IS NULL") == 3
 
 
 def test_every_plan_includes_an_object_of_a_newer_schema(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
