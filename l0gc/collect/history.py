@@ -299,19 +299,41 @@ _RECENT: Final = 100
 """The runs whose deletions are usual; `gc` every ten minutes makes more than these in a busy day."""
 
 
-def usual_objects(cluster: ClusterView, command: str, kinds: Sequence[str] = ()) -> int:
-    """Return how many objects a run of a command may delete without being unusual: twice the most that a recent one did.
+def usual_objects(cluster: ClusterView, command: str, now_ms: int, kinds: Sequence[str] = ()) -> int:
+    """Return how many objects a run of a command may delete without being unusual: twice the most that recent runs deleted
+    within as long a time as has passed since the last one that deleted some.
 
-    A run that its share ended does not count, so a wrong M cannot raise what the next run may delete.
+    So what a pin, a pause or a weekend has held back is not unusual. A run that its share ended does not count, and the time
+    ends with it: neither a wrong M nor the time until somebody looks raises what the next run may delete.
 
     Args:
         kinds: the kinds of garbage that count, for a run of several; by default all that it deleted.
     """
     runs, _ = list_runs(cluster.store, _RECENT, parallel=cluster.parallel)
-    ended = (r.summary for r in runs if r.summary is not None and r.summary.command == command)
-    counted = (s for s in ended if s.limited_by != RATIO and not s.of_run)
-    deleted = (sum(s.kinds[k].objects for k in kinds if k in s.kinds) if kinds else s.objects for s in counted)
-    return 2 * max(deleted, default=0)
+    deletions, until_ms = list[tuple[int, int]](), now_ms
+    for run in runs:
+        s = run.summary
+        if s is None or s.command != command or s.of_run:
+            continue
+        if s.limited_by == RATIO:
+            until_ms = min(until_ms, run.started_ms)
+        elif objects := sum(s.kinds[k].objects for k in kinds if k in s.kinds) if kinds else s.objects:
+            deletions.append((run.started_ms, objects))
+            until_ms = now_ms
+    if not deletions:
+        return 0
+    (first_ms, first), (last_ms, _) = deletions[0], deletions[-1]
+    passed_ms, span_ms = max(0, until_ms - last_ms), last_ms - first_ms
+    begins, within, most = 0, 0, 0
+    for at_ms, objects in deletions:
+        within += objects
+        while deletions[begins][0] <= at_ms - max(passed_ms, 1):
+            within -= deletions[begins][1]
+            begins += 1
+        most = max(most, within)
+    if passed_ms > span_ms > 0:  # longer than the runs on record: at the same rate
+        most = max(most, (sum(objects for _, objects in deletions) - first) * passed_ms // span_ms)
+    return 2 * most
 
 
 def list_runs(

@@ -112,12 +112,12 @@ class DeletionPlan(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
 
 
 def plan_sweep(
-    cluster: ClusterView, options: Sweep, name: str = "", usual: Callable[[], int] = lambda: 0
+    cluster: ClusterView, options: Sweep, name: str = "", usual: Callable[[int], int] = lambda now_ms: 0
 ) -> DeletionPlan[Sweep]:
     """Read the cluster, and decide what a sweep may delete.
 
     Args:
-        usual: see `DeletionPlan.limited_to_share`.
+        usual: see `DeletionPlan.limited_to_share`; takes the run's start, and is called if the share may not suffice.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError, LostWatermarkError: see the module.
@@ -148,7 +148,11 @@ def plan_sweep(
             "--max-delete-ratio is a share of the bucket, and the last compute-watermark did not count the bucket: "
             "run l0gc compute-watermark without --no-scan"
         )
-    plan = plan.limited_to_share(max(0, counted), usual() if options.max_delete_ratio else 0)
+    eligible = published.eligible_objects if published is not None else -1
+    if options.max_delete_ratio and 0 <= eligible <= int(counted * options.max_delete_ratio):
+        plan = plan.limited_to_share(counted)
+    else:
+        plan = plan.limited_to_share(max(0, counted), usual(plan.started_ms) if options.max_delete_ratio else 0)
     if options.shadow:
         ends = published.ends if published is not None else {}
         plan = msgspec.structs.replace(plan, run_id=f"{SHADOW}{plan.run_id}", ends=ends)

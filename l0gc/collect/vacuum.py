@@ -229,7 +229,9 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
     def _vacuum_data(self, source: GarbageSource, result: VacuumResult) -> None:
         source.refresh()
         amounts = source.amounts()
-        usual = usual_objects(self._cluster, VACUUM, (DROPPED_L1, ORPHANED_L1)) if self._options.max_delete_ratio else 0
+        usual = 0
+        if self._options.max_delete_ratio:
+            usual = usual_objects(self._cluster, VACUUM, self._plan.started_ms, (DROPPED_L1, ORPHANED_L1))
         plan = self._plan.limited_to_share(amounts.live_objects + amounts.dropped_objects, usual)
         self._plan, result.plan, self._budget = plan, plan, Budget(plan.limits, RunCounts())
         delete_dropped(source, self._queue(DROPPED_L1))

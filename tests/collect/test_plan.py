@@ -240,35 +240,83 @@ def test_a_sweep_deletes_no_more_than_the_share_and_says_so(ratio: float, most: 
     assert result.over_ratio == dry.over_ratio == (most < 60)
 
 
-def test_a_week_of_days_and_nights_stays_within_the_share() -> None:
-    """Issue 52.4: once uploads rest, the last objects are all there is."""
-    cluster = memory_cluster()
-    layout, epoch, names = cluster.controller.layout(), 0, count()
+class Weeks:
+    """A cluster with a share, whose M follows the epoch by two unless it is held."""
 
-    def tick(uploads: int) -> SweepResult:
-        nonlocal epoch
+    def __init__(self) -> None:
+        self.cluster = memory_cluster()
+        self._layout, self._epoch, self._names, self._m = self.cluster.controller.layout(), 0, count(), 0
+
+    def tick(self, uploads: int, *, held: bool = False) -> SweepResult:
+        """Ten minutes in which so many objects land; `held` as by a pin."""
+        cluster = self.cluster
         store_of(cluster).clock.sleep(600)
-        epoch = cluster.controller.advance()
+        self._epoch = cluster.controller.advance()
         for _ in range(uploads):
-            cluster.store.put(layout.format(0, epoch, name_of(next(names))), b"x")
-        listed = msgspec.structs.replace(
-            with_counts(len(level_zero(cluster))), watermark=epoch - 2, cluster_epoch=epoch
+            cluster.store.put(self._layout.format(0, self._epoch, name_of(next(self._names))), b"x")
+        self._m = self._m if held else self._epoch - 2
+        keys = [self._layout.parse(k) for k in level_zero(cluster)]
+        eligible = sum(k is not None and k.epoch <= self._m for k in keys)
+        published = msgspec.structs.replace(
+            with_counts(len(keys), eligible), watermark=self._m, cluster_epoch=self._epoch
         )
         state = cluster.controller.snapshot()
-        publish(cluster.store, cluster.runtime, msgspec.structs.replace(listed, cluster_id=state.cluster_id))
+        publish(cluster.store, cluster.runtime, msgspec.structs.replace(published, cluster_id=state.cluster_id))
         return SweepRun(cluster, Sweep(max_delete_ratio=0.5)).run()
 
+
+def test_a_week_of_days_nights_and_pins_stays_within_the_share() -> None:
+    """Once uploads rest, or a pin has ended, what is garbage is most of what there is."""
+    weeks = Weeks()
     for day in range(7):
-        over = [tick(uploads).over_ratio for uploads in [10] * 12 + [0] * 12]
+        pinned = range(6, 18) if day in (2, 5) else range(0)
+        over = [weeks.tick(n, held=i in pinned).over_ratio for i, n in enumerate([10] * 12 + [0] * 12)]
         assert not any(over), day
-        assert not level_zero(cluster)
-    for _ in range(10):
-        epoch = cluster.controller.advance()
-        for _ in range(10):
-            cluster.store.put(layout.format(0, epoch, name_of(next(names))), b"x")
-    result = tick(0)  # M has jumped, as after a long pause or by mistake
-    assert (result.over_ratio, result.objects) == (True, 50)
-    assert tick(0).over_ratio  # what that deleted does not make more of it usual
+        assert not level_zero(weeks.cluster)
+
+
+def test_a_pin_longer_than_the_runs_on_record_stays_within_the_share() -> None:
+    weeks = Weeks()
+    for _ in range(6):
+        weeks.tick(10)
+    for _ in range(40):
+        weeks.tick(10, held=True)
+    assert not weeks.tick(0).over_ratio
+
+
+def test_the_share_ends_a_jump_of_m_however_long_it_takes() -> None:
+    weeks = Weeks()
+    for _ in range(20):
+        weeks.tick(10)
+    result = weeks.tick(500, held=True)
+    assert not result.over_ratio
+    weeks.tick(0, held=True)
+    result = weeks.tick(0)  # by mistake
+    assert result.over_ratio
+    assert len(level_zero(weeks.cluster)) >= 240
+    for _ in range(20):  # nobody looks, and the share is of a listing that shrinks
+        store_of(weeks.cluster).clock.sleep(3_600)
+    before = len(level_zero(weeks.cluster))
+    assert weeks.tick(0).over_ratio
+    assert len(level_zero(weeks.cluster)) == before - before // 2
+
+
+def test_runs_on_record_are_read_only_if_the_share_may_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[int]()
+
+    def usual(cluster: object, command: str, now_ms: int) -> int:
+        asked.append(now_ms)
+        return 99
+
+    weeks = Weeks()
+    for _ in range(6):
+        weeks.tick(10)
+    monkeypatch.setattr("l0gc.collect.sweep.usual_objects", usual)
+    weeks.tick(30)
+    assert not asked
+    for _ in range(2):
+        weeks.tick(0)
+    assert asked
 
 
 @pytest.mark.parametrize(("ratio", "left"), [(0.25, 1), (1.0, 0)])

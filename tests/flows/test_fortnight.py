@@ -85,7 +85,7 @@ def test_no_alert_fires_in_a_healthy_fortnight(monkeypatch: pytest.MonkeyPatch) 
                 part.ended_s = store.now_ms() / 1000
             part.data = result.to_json() if result is not None else {}
 
-        job.data = cluster.gc(run_step=around, sweep=Sweep(min_age_s=HOUR_S)).to_json()
+        job.data = cluster.gc(run_step=around, sweep=Sweep(min_age_s=HOUR_S, max_delete_ratio=0.5)).to_json()
 
     def interrupt(call: Call) -> None:
         if (
