@@ -163,7 +163,7 @@ ALERTS = (
     Alert(
         "L0gcLogDiskFull", TICKET, "min by (url) (l0gc_log_disk_free_bytes) < 1e9", "10m",
         "Less than 1 GB is free on the disk that the jobs log to",
-        "Rotate the logs. A job whose log cannot be written fails.",
+        "Rotate the logs. A job whose stdout cannot be written fails; one whose stderr cannot be written loses its log.",
     ),
     # -- M and garbage
     Alert(

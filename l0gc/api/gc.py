@@ -78,7 +78,7 @@ class GcResult(Outcome):
         errors: The steps that failed, each with `step`, `exit_code` and `message`.
         dry_run: Whether it was one.
         seconds: How long it took, Spark's start included.
-        run_id: The run's name, in its log and its sweep's record.
+        run_id: The run's name, in its log (`run`) and its sweep's record.
     """
 
     housekeep: HousekeepResult | None = None

@@ -49,6 +49,7 @@ class LogHandler(logging.Handler):
     Attributes:
         format_name: `text` or `json`.
         run_id: connects the events of a run.
+        run: the name of the run's record, once the store's clock has been read for it; empty without one.
         command: the running command.
     """
 
@@ -56,6 +57,7 @@ class LogHandler(logging.Handler):
         super().__init__()
         self.format_name = TEXT
         self.run_id = ""
+        self.run = ""
         self.command = ""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -70,11 +72,13 @@ class LogHandler(logging.Handler):
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": _LEVELS.get(record.levelno, "error"),
             "run_id": self.run_id,
+            **({"run": self.run} if self.run else {}),
             "command": self.command,
             "event": getattr(record, "event", record.name.rsplit(".", 1)[-1]),
             "message": record.getMessage(),
-            **getattr(record, "fields", {}),
         }
+        # A result has a `run_id`, too: the name of its record.
+        row |= {name: value for name, value in getattr(record, "fields", {}).items() if name not in row}
         # Each text alone: in the line, a URL in one and an @ in the next would look like one secret.
         return json_text(_cleared(msgspec.to_builtins(row, enc_hook=str)))
 
@@ -86,7 +90,7 @@ def set_up(format_name: str, verbose: int, command: str, run_id: str, *, quiet: 
     """Set where the events of this process go from now on. Raises `UsageError` for an unknown format."""
     if format_name not in FORMATS:
         raise UsageError(f"the log format {format_name!r} is not one of {', '.join(FORMATS)}")
-    HANDLER.format_name, HANDLER.command, HANDLER.run_id = format_name, command, run_id
+    HANDLER.format_name, HANDLER.command, HANDLER.run_id, HANDLER.run = format_name, command, run_id, ""
     if HANDLER not in _ROOT.handlers:
         _ROOT.addHandler(HANDLER)
         logging.getLogger().addHandler(logging.NullHandler())  # else the first word of another library puts one there

@@ -32,10 +32,9 @@ if TYPE_CHECKING:
 
 
 def new_run(cluster: Cluster) -> str:
-    """Return a new run's name, and add it to the log's events."""
-    handles = cluster.handles()
-    logs.HANDLER.run_id = run_id(handles.now_ms(), handles.runtime.new_id())
-    return logs.HANDLER.run_id
+    """Return the name of the run's record, which ends as the log's `run_id` begins, and add it to the log's events."""
+    logs.HANDLER.run = run_id(cluster.handles().now_ms(), logs.HANDLER.run_id)
+    return logs.HANDLER.run
 
 
 @cli_command("sweep")

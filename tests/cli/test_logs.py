@@ -47,7 +47,8 @@ def test_json_log_has_one_event_per_line_without_secrets(store: S3Store, monkeyp
     rows = events(ended)
     assert (rows[0]["event"], rows[-1]["event"]) == ("command_began", "command_ended")
     assert (rows[-1]["level"], rows[-1]["exit_code"]) == ("info", 0)
-    assert {row["run_id"] for row in rows if row["event"] == "result"} == {ended.data["run_id"]}
+    assert {row["run"] for row in rows if row["event"] == "result"} == {ended.data["run_id"]}
+    assert len({row["run_id"] for row in rows}) == 1
     assert {row["command"] for row in rows} == {"sweep"}
     requests = [row for row in rows if row["event"] == "request"]
     assert requests

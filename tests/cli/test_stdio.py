@@ -73,6 +73,12 @@ def test_a_closed_stdin_is_a_sentence(cluster: None) -> None:
     )
 
 
+def test_a_stderr_that_is_full_does_not_fail_the_job(cluster: None) -> None:
+    assert shell("2>/dev/full", "housekeep", "--barrier", "-v").returncode == 0
+    assert shell("2>/dev/full", "topic", "describe", "nosuch").returncode == 5
+    assert l0gc("status")["cluster_epoch"] == 2
+
+
 def test_a_closed_stderr_changes_nothing_but_that(cluster: None) -> None:
     ended = shell("2>&-", "topic", "describe", "nosuch")
     assert (ended.returncode, ended.stderr) == (5, b"")

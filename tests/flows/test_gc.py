@@ -251,7 +251,8 @@ def test_ctrl_c_while_spark_works_ends_the_run(loaded: S3Store) -> None:
     assert ended.code == 130, ended.stderr
     done = ended.data
     assert (done["housekeep"]["journals"], done["compute_watermark"], done["sweep"]) == (1, None, None)
-    assert {e["run_id"] for e in events[1:]} == {done["run_id"]}
+    assert {e.get("run", done["run_id"]) for e in events} == {done["run_id"]}
+    assert len({e["run_id"] for e in events}) == 1
 
 
 def java_of(process: subprocess.Popen[bytes]) -> int:
