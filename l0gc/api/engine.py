@@ -104,7 +104,7 @@ class Engine:
 
     def __init__(
         self,
-        wanted: str = AUTO,
+        choice: str = AUTO,
         *,
         spark: SparkSession | None = None,
         master: str | None = None,
@@ -113,7 +113,7 @@ class Engine:
         app: str = "library",
         verbose: bool = False,
     ) -> None:
-        self._wanted, self._given, self._master = wanted, spark, master
+        self._choice, self._given, self._master = choice, spark, master
         self._conf, self._send, self._app, self._verbose = dict(conf or {}), send_credentials, app, verbose
         self._started: SparkSession | None = None
         self._used: SparkSession | None = None
@@ -153,7 +153,7 @@ class Engine:
         from l0gc.spark.master import has_java, has_user
 
         java, cores = has_java() and has_user(), os.cpu_count() or 1
-        kind, why = choose_engine(self._wanted, work, self._place(cores), cores=cores, java=java)
+        kind, why = choose_engine(self._choice, work, self._place(cores), cores=cores, java=java)
         return (LOCAL, "there is nothing to do") if kind == SPARK and not work.needed() else (kind, why)
 
     def _place(self, cores: int) -> SparkPlace:

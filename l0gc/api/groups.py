@@ -300,12 +300,12 @@ class Tables(Group):
             table: its name there, with a namespace; by default the topic's in the namespace `l0gc`.
         """
         cluster = self._handles()
-        wanted = table_of(cluster.controller.snapshot().topic(topic), catalog, table)
-        _syncing().create_table(cluster, wanted)
+        new = table_of(cluster.controller.snapshot().topic(topic), catalog, table)
+        _syncing().create_table(cluster, new)
         from l0gc.streamlog.level_one.drain import drain_topic
 
         drain_topic(cluster, cluster.controller.snapshot().topic(topic))  # what fails, the next merge does
-        return TableView.of(wanted, cluster.controller.replica.state)
+        return TableView.of(new, cluster.controller.replica.state)
 
     def sync(
         self, topic: str | None = None, *, progress: Progress = quiet, **options: Unpack[TableSyncKeywords]

@@ -348,7 +348,7 @@ def _at(data: Mapping[str, Any], source: str) -> Any:
     return value
 
 
-def _number(found: Any) -> float | None:
-    if isinstance(found, Sized) and not isinstance(found, str | Mapping):
-        return float(len(found))
-    return float(found) if isinstance(found, int | float) else None
+def _number(value: Any) -> float | None:
+    if isinstance(value, Sized) and not isinstance(value, str | Mapping):
+        return float(len(value))
+    return float(value) if isinstance(value, int | float) else None

@@ -451,7 +451,7 @@ def to_stdout(text: str) -> None:
         sys.stdout.write(text)
 
 
-def object_line(found: Deletable, *more: str) -> str:
+def object_line(object_: Deletable, *more: str) -> str:
     """Return key, epoch, bytes, time of the last change, and more, separated by tabs, without control characters."""
-    line = f"{escaped(found.key)}\t{found.epoch}\t{found.size}\t{moment(found.modified_ms, 'T')}"
+    line = f"{escaped(object_.key)}\t{object_.epoch}\t{object_.size}\t{moment(object_.modified_ms, 'T')}"
     return "\t".join([line, *more]) + "\n"

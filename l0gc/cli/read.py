@@ -92,8 +92,8 @@ def read_command(
         if out.json:
             _print_json(topic, cluster.read(topic, **options))
         else:
-            for some in lines():
-                sys.stdout.buffer.write(some.lines)
+            for chunk in lines():
+                sys.stdout.buffer.write(chunk.lines)
 
 
 def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLines]], path: Path) -> None:

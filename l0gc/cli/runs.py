@@ -49,12 +49,12 @@ def list_command(out: Output, cluster: Cluster, last: int, record_dir: Path | No
     out.finish(lambda: cluster.runs.list(last, record_dir=record_dir), _list_lines)
 
 
-def _list_lines(found: RunList) -> list[str]:
-    if not found.runs:
+def _list_lines(runs: RunList) -> list[str]:
+    if not runs.runs:
         return ["no run is on record: none has deleted anything, or the records have expired"]
-    older = found.total - len(found.runs)
+    older = runs.total - len(runs.runs)
     more = [f"{count(older, 'older run')} not shown (--last)"] if older else []
-    return [*(_line(r) for r in found.runs), *more]
+    return [*(_line(r) for r in runs.runs), *more]
 
 
 @command.command("show")
@@ -112,7 +112,7 @@ def find_command(out: Output, cluster: Cluster, key: str, record_dir: Path | Non
     Example:
       l0gc runs find level_zero/data/000/000000000000000007/0192a8b0-4ff2...
     """
-    out.finish(lambda: cluster.runs.find(key, record_dir=record_dir), lambda found: [found.sentence])
+    out.finish(lambda: cluster.runs.find(key, record_dir=record_dir), lambda result: [result.sentence])
 
 
 def _line(r: RunEntry) -> str:

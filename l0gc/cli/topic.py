@@ -169,13 +169,13 @@ def _lost(effect: Alteration) -> str:
     """Return the records that the next expiry would delete; empty if they are at most half of each topic, and all could be
     counted.
     """
-    much = [loss for loss in effect.losses if 2 * loss.records > loss.there]
+    much = [loss for loss in effect.losses if 2 * loss.records > loss.present]
     uncounted = f" that cannot be counted ({effect.uncounted[0]})" if effect.uncounted else ""
     if not much:
         return f"records{uncounted}" if uncounted else ""
     others = f", and so of {count(len(much) - 1, 'other topic')}" if much[1:] else ""
     more = f", and records{uncounted}" if uncounted else ""
-    return f"{much[0].records:,} of the {count(much[0].there, 'record')} of topic {much[0].topic}{others}{more}"
+    return f"{much[0].records:,} of the {count(much[0].present, 'record')} of topic {much[0].topic}{others}{more}"
 
 
 @topic_command.command("delete")
@@ -251,7 +251,7 @@ def infer_command(out: Output, cluster: Cluster, name: str, records: int) -> Non
 
     out.finish(
         infer,
-        lambda found: json.dumps(found.to_json(), indent=2).splitlines(),
+        lambda schema: json.dumps(schema.to_json(), indent=2).splitlines(),
         indent=None,
     )
 
@@ -278,32 +278,32 @@ def describe(out: Output, cluster: Cluster, name: str, partition: int | None, li
     """
     out.finish(
         lambda: cluster.topics.describe(name, partition, limit),
-        lambda found: _described(found, found.partitions - len(found.offsets) if partition is None else 0),
+        lambda topic: _described(topic, topic.partitions - len(topic.offsets) if partition is None else 0),
     )
 
 
-def _described(found: TopicDescription, hidden: int) -> list[str]:
+def _described(topic: TopicDescription, hidden: int) -> list[str]:
     """Return the topic, its journals, and a table of its partitions, of which `hidden` are not shown."""
-    lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in found.runs[:_RUNS_SHOWN]]
-    if len(found.runs) > _RUNS_SHOWN:
-        lines.append(f"and {count(len(found.runs) - _RUNS_SHOWN, 'journal')} more (--json has them)")
-    dead = f", {size(found.dead_bytes)} of it in rows that have left shared objects" if found.dead_bytes else ""
+    lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in topic.runs[:_RUNS_SHOWN]]
+    if len(topic.runs) > _RUNS_SHOWN:
+        lines.append(f"and {count(len(topic.runs) - _RUNS_SHOWN, 'journal')} more (--json has them)")
+    dead = f", {size(topic.dead_bytes)} of it in rows that have left shared objects" if topic.dead_bytes else ""
     return [
-        f"topic {found.name}: {_line(found)}, id {found.topic_id}",
-        f"{retention_text(found.effective_retention_ms, found.effective_retention_bytes)} in effect; "
-        f"{count(found.l1_objects, 'L1 object')} ({size(found.l1_bytes)}{dead})",
-        *([f"{count(found.lost_records, 'record')} given up, in {count(found.holes, 'hole')}"] if found.holes else []),
-        *_columns(found.value_schema, found.misfits),
+        f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}",
+        f"{retention_text(topic.effective_retention_ms, topic.effective_retention_bytes)} in effect; "
+        f"{count(topic.l1_objects, 'L1 object')} ({size(topic.l1_bytes)}{dead})",
+        *([f"{count(topic.lost_records, 'record')} given up, in {count(topic.holes, 'hole')}"] if topic.holes else []),
+        *_columns(topic.value_schema, topic.misfits),
         *(
             [
-                f"{count(found.outdated_records, 'record')} in L1 ({size(found.outdated_bytes)}) of an older value schema: "
+                f"{count(topic.outdated_records, 'record')} in L1 ({size(topic.outdated_bytes)}) of an older value schema: "
                 "l0gc merge and l0gc gc rewrite them"
             ]
-            if found.outdated_records
+            if topic.outdated_records
             else []
         ),
         *lines,
-        *_table(found.offsets),
+        *_table(topic.offsets),
         *([f"and {count(hidden, 'partition')} more"] if hidden else []),
     ]
 

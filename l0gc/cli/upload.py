@@ -107,9 +107,9 @@ def list_all(out: Output, cluster: Cluster) -> None:
       l0gc producer list
     """
 
-    def lines(found: ProducerList) -> list[str]:
+    def lines(producers: ProducerList) -> list[str]:
         shown = [
-            f"{p.name}  id {p.producer_id}  epoch {p.epoch}  last run {moment(p.began_ms)}" for p in found.producers
+            f"{p.name}  id {p.producer_id}  epoch {p.epoch}  last run {moment(p.began_ms)}" for p in producers.producers
         ]
         return shown or ["no producers exist; l0gc upload --producer NAME creates one"]
 

@@ -516,7 +516,7 @@ def _in_run(
 ) -> KeyInRun | None:
     """Return what a run did with an object, by its record and the bucket; None if another run made the marker."""
     read = cluster.parallel.map(lambda s: [(s, r) for r in read_segment(records, s) if r.key == key], segments)
-    rows = [row for some in read for row in some]
+    rows = [row for part in read for row in part]
     run = run_of(segments[0])
     assert run is not None
     summary = if_there(read_summary, records, run) if rows else None

@@ -127,7 +127,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
     with suppress(RefusedObjectError, UnansweredObjectError):  # the journals say whether it is needed
         exists = exists and ask_of_one(cluster.store, partial(if_there, cluster.store.head), key) is not None
     if parsed is None:
-        return _not_l0(cluster, o, key, there=exists)
+        return _not_l0(cluster, o, key, exists=exists)
     e = _explanation(o, key, parsed.epoch)
     if not exists:
         e.explanation.append(f"There is no such object; {who_deleted(cluster, key)}.")
@@ -137,7 +137,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
         naming = o.logs.naming(key)
     if naming:
         _, damage, _ = check_holders(cluster, o.logs, (), named=key) if exists else ({}, "", "")
-        _needed(e, o, naming, there=exists, damage=damage)
+        _needed(e, o, naming, exists=exists, damage=damage)
     elif not exists:
         e.verdict, e.next = "gone", "nothing"
     else:
@@ -201,22 +201,22 @@ def _refused(e: Explanation, o: Overview) -> Explanation:
     return e
 
 
-def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanation:
+def _not_l0(cluster: Handles, o: Overview, key: str, *, exists: bool) -> Explanation:
     """Return what a key is that is not an L0 key: one of l0gc's own, by the bucket's layout, or a foreign one.
 
     Raises:
         NotFoundError: it is foreign, and the object does not exist.
     """
     e = _explanation(o, key)
-    e.verdict = "own" if there else "gone"
-    not_there = "" if there else "There is no such object. "
+    e.verdict = "own" if exists else "gone"
+    not_there = "" if exists else "There is no such object. "
     for pattern, what, advice in _OWN:
         if m := re.fullmatch(pattern, key):
             e.explanation.append(f"{not_there}This is {what.format(*m.groups())}.")
-            e.next = f"nothing: leave it to l0gc; {advice}" if there else f"nothing; {advice}"
+            e.next = f"nothing: leave it to l0gc; {advice}" if exists else f"nothing; {advice}"
             return _refused(e, o)
     l1 = parse_level_one(key)
-    if l1 is None and not there:
+    if l1 is None and not exists:
         text = (
             f"no object {key!r} exists, and that is neither an L0 key of this cluster ({o.layout.template}) nor another"
         )
@@ -238,13 +238,13 @@ def _not_l0(cluster: Handles, o: Overview, key: str, *, there: bool) -> Explanat
     logs = read_journals(cluster, o.logs.snapshot, o.watermark, whole=True)
     named, text = _who_names(logs, l1)
     e.explanation.append(text)
-    if not there:
+    if not exists:
         e.explanation.append(f"There is no such object; {who_deleted(cluster, key)}.")
         e.verdict, e.next = "gone", "nothing"
         if named:
             e.verdict, e.next = "missing", f"{RESTORE}; l0gc verify shows what else is wrong"
     e.explanation += [f"Table {t.sentence}." for t in o.tables if t.overdue or t.l1_bytes]
-    if there:
+    if exists:
         e.next = next((t.remedy for t in o.tables if t.overdue), e.next)
     return e
 
@@ -270,13 +270,13 @@ def _needed(
     o: Overview,
     naming: Sequence[tuple[int, Topic, UnreconciledObject]],
     *,
-    there: bool,
+    exists: bool,
     damage: str,
 ) -> None:
-    e.verdict = "missing" if not there else "damaged" if damage else "needed"
+    e.verdict = "missing" if not exists else "damaged" if damage else "needed"
     if damage:
         e.explanation.append(f"{damage[0].upper()}{damage[1:]}.")
-    if there and not damage:
+    if exists and not damage:
         e.next = RECONCILE
     else:
         journal, topic, unreconciled = naming[0]

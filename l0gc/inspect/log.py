@@ -209,7 +209,7 @@ def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
         rows = {name: getattr(struct.change, name) for name in ("added", "removed", "starts", "misfits")}
         which = {"revision": struct.revision, "topic_id": struct.topic_id}
         shared = {"shared": [_shared(o) for o in struct.change.shared]} if struct.shared else {}
-        return named | which | {name: Table.of(some) for name, some in rows.items() if len(some)} | shared
+        return named | which | {name: Table.of(kind) for name, kind in rows.items() if len(kind)} | shared
     if isinstance(struct, Purged):
         return {"names": [name_text(name) for name in unpack(struct.names, NAME)]}
     tree: dict[str, Any] = {}

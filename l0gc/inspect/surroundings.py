@@ -36,10 +36,12 @@ def _check_spark_home(home: str) -> None:
     remedy = "unset SPARK_HOME to use the Spark of the pyspark package"
     if not (Path(home) / "bin" / "spark-submit").exists():
         raise UsageError(f"SPARK_HOME is {home!r}, which has no bin/spark-submit: {remedy}")
-    wanted = version("pyspark")
+    package_version = version("pyspark")
     jars = [jar.stem.rpartition("-")[2] for jar in (Path(home) / "jars").glob("spark-core_*.jar")]
-    if any(jar.split(".")[:2] != wanted.split(".")[:2] for jar in jars):
-        raise UsageError(f"SPARK_HOME is {home}, of Spark {jars[0]}, and the pyspark package is {wanted}: {remedy}")
+    if any(jar.split(".")[:2] != package_version.split(".")[:2] for jar in jars):
+        raise UsageError(
+            f"SPARK_HOME is {home}, of Spark {jars[0]}, and the pyspark package is {package_version}: {remedy}"
+        )
 
 
 def check_python(python: str) -> None:

@@ -117,9 +117,9 @@ def to_l0gc(
                         f"topic {source!r} of Kafka has partition {partitions[-1]}, and topic {topic!r} only "
                         f"{described.partitions} partitions: create a topic with as many, and copy into that one"
                     )
-                wanted = [TopicPartition(source, p) for p in partitions]
+                assigned = [TopicPartition(source, p) for p in partitions]
                 # In Kafka there are those of partitions in which l0gc remembers no position any more, too.
-                for p in consumer.committed(wanted, _ANSWER_S) if wanted else ():
+                for p in consumer.committed(assigned, _ANSWER_S) if assigned else ():
                     if p.offset >= 0 and sender.holds(p.partition, _place_of(p.metadata)):
                         positions.setdefault(p.partition, p.offset)
                 missing = sorted(filled.intersection(partitions) - positions.keys())
@@ -130,7 +130,7 @@ def to_l0gc(
                         f"was down for weeks, or the records have another source; if they do, start the bridge with "
                         f"--from-beginning"
                     )
-                for p in wanted:
+                for p in assigned:
                     p.offset = positions.get(p.partition, OFFSET_BEGINNING)
                     if from_beginning and p.offset < consumer.get_watermark_offsets(p, _ANSWER_S)[0]:
                         p.offset = OFFSET_BEGINNING

@@ -53,6 +53,6 @@ class Jobs:
         tracker = self._context.statusTracker()
         tagged = set(self._context._jsc.sc().statusTracker().getJobIdsForTag(self._tag))
         jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds() if job in tagged]
-        wanted = {stage for job in jobs if job is not None for stage in job.stageIds}
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds() if stage in wanted]
+        own_stages = {stage for job in jobs if job is not None for stage in job.stageIds}
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds() if stage in own_stages]
         return [stage for stage in stages if stage is not None]

@@ -266,16 +266,16 @@ class S3Store:
         r, body = self._get(key, Range=f"bytes=0-{length - 1}")
         return _stored(r, body[:length])  # a store that ignores ranges sends the whole object
 
-    def _get(self, key: str, **wanted: Any) -> tuple[Any, bytes]:
+    def _get(self, key: str, **conditions: Any) -> tuple[Any, bytes]:
         """Return the answer and its body, up to `read_limit`."""
         from botocore.exceptions import BotoCoreError, IncompleteReadError
 
-        most = math.inf if wanted else read_limit(key)
+        most = math.inf if conditions else read_limit(key)
 
         def call() -> tuple[Any, bytes]:
             began = time.monotonic()
             for attempt in range(1, ATTEMPTS + 1):
-                r = self.client.get_object(Bucket=self.config.bucket, Key=self.full_key(key), **wanted)
+                r = self.client.get_object(Bucket=self.config.bucket, Key=self.full_key(key), **conditions)
                 try:
                     with closing(r["Body"]) as opened:  # only without a number does it miss bytes
                         body = opened.read(None if r.get("ContentLength", math.inf) <= most else int(most))
@@ -529,8 +529,8 @@ class S3Store:
         """Delete in one request, whose answer names each object."""
         ours = DELETE_BODY.set(request_body(objects, self.config.prefix))
         try:
-            wanted = {"Objects": [{"Key": self.full_key(objects[0].key)}]}  # which botocore wants to see
-            r = self.ask("delete", "delete_objects", objects[0].key, once=once, Delete=wanted)
+            listed = {"Objects": [{"Key": self.full_key(objects[0].key)}]}  # which botocore wants to see
+            r = self.ask("delete", "delete_objects", objects[0].key, once=once, Delete=listed)
         finally:
             DELETE_BODY.reset(ours)
         try:

@@ -63,7 +63,7 @@ class Handles:
             epoch_interval_s=self.epoch_interval_s,
             guard=lambda: refuse_if_behind(self),
             check_above=lambda epoch: refuse_if_not_above(self, epoch),
-            reserve=lambda wanted: Numbers(*reserve_numbers(self, wanted)),
+            reserve=lambda numbers: Numbers(*reserve_numbers(self, numbers)),
         )
 
     def _log(self, folder: str) -> SharedLog:
@@ -140,7 +140,7 @@ class Handles:
 
     def units(
         self,
-        some: Collection[int] | None = None,
+        numbers: Collection[int] | None = None,
         *,
         keep: bool = True,
         topic: int = ALL_TOPICS,
@@ -168,7 +168,7 @@ class Handles:
                 handle.unread = summary
             return summary
 
-        return self.parallel.map(read, [t for t in everyone if some is None or t.journal in some])
+        return self.parallel.map(read, [t for t in everyone if numbers is None or t.journal in numbers])
 
 
 @contextmanager

@@ -64,21 +64,21 @@ def delete_records(
     partitions, ends = (np.concatenate(c) for c in zip(*((v.partitions, v.next) for v in views), strict=True))
     unreadable: dict[int, L0gcError] = {}
     if before_offset is not None:
-        wanted = ends if before_offset == HIGH_WATERMARK else np.full(len(partitions), before_offset, np.int64)
-        for at in np.flatnonzero(wanted > ends)[:1].tolist():
+        new_starts = ends if before_offset == HIGH_WATERMARK else np.full(len(partitions), before_offset, np.int64)
+        for at in np.flatnonzero(new_starts > ends)[:1].tolist():
             raise OffsetOutOfRangeError(
                 f"partition {target.name}/{partitions[at]} has no record before offset {before_offset}: its next one will "
                 f"have offset {ends[at]}. Nothing was deleted; give an offset up to that, or -1 for all records"
             )
     else:
         assert before_time_ms is not None
-        wanted = np.concatenate([v.at_time(before_time_ms, unreadable) for v in views])
+        new_starts = np.concatenate([v.at_time(before_time_ms, unreadable) for v in views])
 
     def of_journal(t: Topic, state: TopicState) -> tuple[Rows, Rows]:
-        at, there = places(partitions, state.partitions)
-        further = np.flatnonzero(there)
-        further = further[wanted[at[further]] > state.log_start[further]]
-        return state.partitions[further], wanted[at[further]]
+        at, is_held = places(partitions, state.partitions)
+        further = np.flatnonzero(is_held)
+        further = further[new_starts[at[further]] > state.log_start[further]]
+        return state.partitions[further], new_starts[at[further]]
 
     left_out = [
         f"partition {target.id(p)}: {e}; its records stay until that object is restored from a version or a backup, or they "
@@ -88,7 +88,7 @@ def delete_records(
     if confirm is not None and not dry_run:
         plan = run_expiry(cluster, [target], of_journal, dry_run=True, shown=sys.maxsize)
         planned = np.isin(partitions, [start.partition for start in plan.starts])
-        partitions, wanted = partitions[planned], wanted[planned]
+        partitions, new_starts = partitions[planned], new_starts[planned]
         if plan.records:
             plan.errors = [*left_out, *plan.errors]
             confirm(plan)

@@ -34,13 +34,13 @@ class Follower(Iterator[Record]):
             starts there continues.
 
     Args:
-        wanted: which partitions, and where they begin; it has no end.
+        options: which partitions, and where they begin; it has no end.
         interval_s: the wait between two looks, while records land.
         caught_up: called after each look, once all that it found was yielded.
         stop: ends the iteration.
 
     Raises:
-        UsageError: `wanted` has an end, or a pin.
+        UsageError: `options` has an end, or a pin.
         As `read_pieces`: from each `next`.
     """
 
@@ -48,18 +48,18 @@ class Follower(Iterator[Record]):
         self,
         cluster: Handles,
         topic: Topic,
-        wanted: Read,
+        options: Read,
         *,
         interval_s: float,
         caught_up: Callable[[], object],
         stop: threading.Event,
     ) -> None:
-        if wanted.pin or wanted.before_offset is not None or wanted.before_time_ms is not None:
+        if options.pin or options.before_offset is not None or options.before_time_ms is not None:
             raise UsageError("--follow has no end: it excludes --before-offset, --before-time and --pin")
         if interval_s <= 0:
             raise UsageError(f"--interval cannot be {interval_s:g}s: give the time between two looks, for example 1s")
         self.positions: dict[int, int] = {}
-        self._cluster, self._topic, self._wanted = cluster, topic, wanted
+        self._cluster, self._topic, self._options = cluster, topic, options
         self._interval_s, self._caught_up, self._stop = interval_s, caught_up, stop
         self._records = self._follow()
 
@@ -70,9 +70,9 @@ class Follower(Iterator[Record]):
         return record
 
     def _follow(self) -> Iterator[Record]:
-        wanted, wait_s = self._wanted, self._interval_s
+        options, wait_s = self._options, self._interval_s
         while not self._stop.is_set():
-            readers, records = run_readers(self._cluster, self._topic, wanted), 0
+            readers, records = run_readers(self._cluster, self._topic, options), 0
             for reader in readers:
                 self.positions |= zip(reader.partitions.tolist(), reader.starts.tolist(), strict=True)
             for reader in readers:
@@ -83,6 +83,6 @@ class Follower(Iterator[Record]):
                         return
                 self.positions |= zip(reader.partitions.tolist(), reader.ends.tolist(), strict=True)
             self._caught_up()
-            wanted = msgspec.structs.replace(wanted, start=self.positions, from_time_ms=None)
+            options = msgspec.structs.replace(options, start=self.positions, from_time_ms=None)
             wait_s = self._interval_s if records else min(2 * wait_s, LONGEST_WAIT * self._interval_s)
             self._cluster.runtime.pause(wait_s, self._stop)

@@ -47,7 +47,7 @@ class FoundedCluster(Outcome):
     probed: list[str]
 
 
-def found_cluster(cluster: Handles, store: S3Store, wanted: Init) -> FoundedCluster:
+def found_cluster(cluster: Handles, store: S3Store, options: Init) -> FoundedCluster:
     """Test the store, and found a cluster there unless one exists. `store` is that of `cluster`.
 
     Raises:
@@ -56,7 +56,7 @@ def found_cluster(cluster: Handles, store: S3Store, wanted: Init) -> FoundedClus
         UsageError: a cluster with other settings exists.
         EpochRegressionError: there was a cluster, and its controller log is gone.
     """
-    made = wanted.create_bucket and store.create_bucket()
+    made = options.create_bucket and store.create_bucket()
     try:
         store.now_ms()  # some stores create a bucket at the first write; only `create_bucket` may do that
         check_format(store)
@@ -64,10 +64,10 @@ def found_cluster(cluster: Handles, store: S3Store, wanted: Init) -> FoundedClus
         probed = probe(store, cluster.runtime)
         quoted = store.quotes_etags
         created = cluster.controller.bootstrap(
-            shards=wanted.shards,
-            key_template=wanted.key_template,
-            journals=wanted.journals,
-            external_log=wanted.external_log,
+            shards=options.shards,
+            key_template=options.key_template,
+            journals=options.journals,
+            external_log=options.external_log,
         )
     except BaseException:
         if made:  # by this very call, and it holds no cluster

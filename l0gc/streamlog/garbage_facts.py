@@ -147,9 +147,9 @@ class JournalNames:
             # What a log that was set back has forgotten may be named by nobody, and is needed (hazard 38).
             if self._kept.get((k.revision, journal), 0) <= k.epoch < fence and span.has(k.partition):
                 by_journal.setdefault((k.revision, journal), []).append((i, k))
-        for at, some in by_journal.items():
-            names = np.frombuffer(b"".join(name_bytes(k.name) for _, k in some), _NAME)
-            for (i, _), needed in zip(some, places(self._names[at], names)[1].tolist(), strict=True):
+        for at, named in by_journal.items():
+            names = np.frombuffer(b"".join(name_bytes(k.name) for _, k in named), _NAME)
+            for (i, _), needed in zip(named, places(self._names[at], names)[1].tolist(), strict=True):
                 facts[i] = facts[i]._replace(needed=needed)
         return facts
 

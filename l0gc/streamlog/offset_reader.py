@@ -238,16 +238,18 @@ class OffsetReader:
     def _from_l1(self, state: TopicState) -> Iterator[Piece]:
         store = self._cluster.store
 
-        def needless(wanted: tuple[int, parquet.WantedFile]) -> bool:
-            return wanted[1].file.is_hole or self._only_offsets
+        def needless(numbered: tuple[int, parquet.WantedFile]) -> bool:
+            return numbered[1].file.is_hole or self._only_offsets
 
-        def opened(wanted: tuple[int, parquet.WantedFile]) -> tuple[int, parquet.OpenL1File]:
-            at, w = wanted
+        def opened(numbered: tuple[int, parquet.WantedFile]) -> tuple[int, parquet.OpenL1File]:
+            at, w = numbered
             with _holding(at, w.file.base_offset):
-                return at, parquet.OpenL1File(w, None, None) if needless(wanted) else parquet.open_l1(store, w)
+                return at, parquet.OpenL1File(w, None, None) if needless(numbered) else parquet.open_l1(store, w)
 
         def parts() -> Iterator[tuple[int, parquet.OpenL1File, parquet.L1Chunk | None]]:
-            for at, o in self._parallel.fetch_ahead(opened, self._files(state), lambda wanted: not needless(wanted)):
+            for at, o in self._parallel.fetch_ahead(
+                opened, self._files(state), lambda numbered: not needless(numbered)
+            ):
                 groups = parquet.wanted_groups(o)
                 self.counters.l1_objects += o.metadata is not None
                 self.counters.row_groups += len(groups)

@@ -68,9 +68,9 @@ class RecordLines(NamedTuple):
     records: int
 
 
-def read_topic(cluster: Handles, topic: Topic, wanted: Read = _ALL, *, pin: Pin | None = None) -> Iterator[Record]:
+def read_topic(cluster: Handles, topic: Topic, options: Read = _ALL, *, pin: Pin | None = None) -> Iterator[Record]:
     """Yield a topic's records, one partition after another. See `read_pieces`."""
-    return as_records(read_pieces(cluster, topic, wanted, names=WHOLE_RECORD, pin=pin))
+    return as_records(read_pieces(cluster, topic, options, names=WHOLE_RECORD, pin=pin))
 
 
 def as_records(pieces: Iterable[Piece]) -> Iterator[Record]:
@@ -90,17 +90,17 @@ def as_records(pieces: Iterable[Piece]) -> Iterator[Record]:
 
 
 def read_record_lines(
-    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, length_prefixed: bool = False, pin: Pin | None = None
+    cluster: Handles, topic: Topic, options: Read = _ALL, *, length_prefixed: bool = False, pin: Pin | None = None
 ) -> Iterator[RecordLines]:
     """The records of a topic as lines, or as an upload in format length-prefixed takes them. See `read_pieces`."""
-    held = list[bytes]()
-    for s in read_slices(cluster, topic, wanted, pin=pin):
-        held += s.batch.column(2).to_pylist()
-        if len(held) >= ROWS:
-            yield RecordLines(framed(held, length_prefixed), len(held))
-            held.clear()
-    if held:
-        yield RecordLines(framed(held, length_prefixed), len(held))
+    lines = list[bytes]()
+    for s in read_slices(cluster, topic, options, pin=pin):
+        lines += s.batch.column(2).to_pylist()
+        if len(lines) >= ROWS:
+            yield RecordLines(framed(lines, length_prefixed), len(lines))
+            lines.clear()
+    if lines:
+        yield RecordLines(framed(lines, length_prefixed), len(lines))
 
 
 def framed(values: Sequence[bytes], length_prefixed: bool) -> bytes:
@@ -126,14 +126,14 @@ def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
 
 
 def read_batches(
-    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, schema: pa.Schema, pin: Pin | None = None
+    cluster: Handles, topic: Topic, options: Read = _ALL, *, schema: pa.Schema, pin: Pin | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield a topic's records in batches with the columns of a schema from `schema_of`. See `read_pieces`.
 
     Arrow's C++ code asks for each batch. A daemon thread in that code would abort the process as Python ends, so Python's
     exit waits for the batch, and refuses the next one.
     """
-    pieces = read_pieces(cluster, topic, wanted, names=schema.names, pin=pin)
+    pieces = read_pieces(cluster, topic, options, names=schema.names, pin=pin)
     lock = threading.Lock()
     _under_way[lock] = os.getpid()
     while True:
@@ -155,10 +155,10 @@ def _await_batches() -> None:
 
 
 def read_slices(
-    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, names: Sequence[str] = RECORD, pin: Pin | None = None
+    cluster: Handles, topic: Topic, options: Read = _ALL, *, names: Sequence[str] = RECORD, pin: Pin | None = None
 ) -> Iterator[RecordSlice]:
     """Yield a topic's records, at most `ROWS` of one partition at once. See `read_pieces`."""
-    return _slices_of(read_pieces(cluster, topic, wanted, names=names, pin=pin), names)
+    return _slices_of(read_pieces(cluster, topic, options, names=names, pin=pin), names)
 
 
 def _slices_of(pieces: Iterable[Piece], names: Sequence[str]) -> Iterator[RecordSlice]:
@@ -175,7 +175,7 @@ def _slices_of(pieces: Iterable[Piece], names: Sequence[str]) -> Iterator[Record
 
 
 def read_pieces(
-    cluster: Handles, topic: Topic, wanted: Read = _ALL, *, names: Sequence[str], pin: Pin | None = None
+    cluster: Handles, topic: Topic, options: Read = _ALL, *, names: Sequence[str], pin: Pin | None = None
 ) -> Iterator[Piece]:
     """Yield a topic's records in order of partition and offset, up to where its journals ended at first; no piece is empty.
 
@@ -191,24 +191,24 @@ def read_pieces(
         PartitionClosedError: the topic was deleted.
         RecordsLostError: records were given up; those before them in their partition were yielded.
     """
-    for reader in run_readers(cluster, topic, wanted, pin):
+    for reader in run_readers(cluster, topic, options, pin):
         yield from reader.read(names)
 
 
-def count_records(cluster: Handles, topic: Topic, wanted: Read = _ALL) -> int:
+def count_records(cluster: Handles, topic: Topic, options: Read = _ALL) -> int:
     """Return how many records `read_pieces` would read now, without reading them. Raises as it does."""
-    return sum(reader.records for reader in run_readers(cluster, topic, wanted))
+    return sum(reader.records for reader in run_readers(cluster, topic, options))
 
 
-def run_readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = None) -> list[RunReader]:
+def run_readers(cluster: Handles, topic: Topic, options: Read, pin: Pin | None = None) -> list[RunReader]:
     """Look at each journal of a topic once, and return what reads the requested partitions that it keeps.
 
     Raises as `read_pieces`.
     """
-    if wanted.topic_id not in (None, topic.topic_id):
+    if options.topic_id not in (None, topic.topic_id):
         raise NotFoundError(
-            f"topic {topic.name!r} has the id {topic.topic_id}, not {wanted.topic_id}: it was deleted and created again, so "
-            "earlier offsets mean other records; begin at its first record, with the new id"
+            f"topic {topic.name!r} has the id {topic.topic_id}, not {options.topic_id}: it was deleted and created again, "
+            "so earlier offsets mean other records; begin at its first record, with the new id"
         )
 
     def caught_up(run: JournalRun) -> JournalHandle:
@@ -217,9 +217,9 @@ def run_readers(cluster: Handles, topic: Topic, wanted: Read, pin: Pin | None = 
         journal.catch_up()
         return journal
 
-    runs = [run for run in topic.runs() if wanted.partition is None or 0 <= wanted.partition - run.first < run.count]
+    runs = [run for run in topic.runs() if options.partition is None or 0 <= options.partition - run.first < run.count]
     journals = cluster.parallel.map(caught_up, runs)
-    return [RunReader(cluster, topic, run, journal, wanted) for run, journal in zip(runs, journals, strict=True)]
+    return [RunReader(cluster, topic, run, journal, options) for run, journal in zip(runs, journals, strict=True)]
 
 
 def _at_time(view: TopicView, partitions: Rows, time_ms: int, *, is_end: bool) -> Rows:
@@ -230,11 +230,11 @@ def _at_time(view: TopicView, partitions: Rows, time_ms: int, *, is_end: bool) -
     return offsets
 
 
-def _given_starts(wanted: Read, partitions: Rows) -> Rows:
+def _given_starts(options: Read, partitions: Rows) -> Rows:
     """Return the offset at which each partition was asked to begin; -1 if none was given."""
-    if isinstance(wanted.start, dict):
-        return np.fromiter((wanted.start.get(p, -1) for p in partitions.tolist()), np.int64, len(partitions))
-    return np.full(len(partitions), -1 if wanted.start is None else wanted.start, np.int64)
+    if isinstance(options.start, dict):
+        return np.fromiter((options.start.get(p, -1) for p in partitions.tolist()), np.int64, len(partitions))
+    return np.full(len(partitions), -1 if options.start is None else options.start, np.int64)
 
 
 class RunReader:
@@ -245,52 +245,52 @@ class RunReader:
         starts, ends: the offset of each one's first record, and the offset after its last.
     """
 
-    def __init__(self, cluster: Handles, topic: Topic, run: JournalRun, journal: JournalHandle, wanted: Read) -> None:
-        self._without_holes = "" if wanted.skip_holes else "--skip-holes"
+    def __init__(self, cluster: Handles, topic: Topic, run: JournalRun, journal: JournalHandle, options: Read) -> None:
+        self._without_holes = "" if options.skip_holes else "--skip-holes"
         self._cluster, self._topic, self._journal = cluster, topic, journal
-        known = topic_copy(self._journal, topic)
+        copy = topic_copy(self._journal, topic)
         chosen = np.arange(run.first, run.first + run.count)
-        chosen = chosen[(chosen == wanted.partition) | (wanted.partition is None)]
+        chosen = chosen[(chosen == options.partition) | (options.partition is None)]
 
         def at_time(time_ms: int, *, is_end: bool) -> Rows:
             ask = partial(_at_time, partitions=chosen, time_ms=time_ms, is_end=is_end)
             return look(cluster, journal, topic, run, ask)
 
-        log_starts, given = known.values(known.log_start, chosen, 0), _given_starts(wanted, chosen)
+        log_starts, given = copy.values(copy.log_start, chosen, 0), _given_starts(options, chosen)
         starts = np.where(given < 0, log_starts, given)
-        if wanted.from_time_ms is not None:
-            starts = np.maximum(at_time(wanted.from_time_ms, is_end=False), log_starts)
+        if options.from_time_ms is not None:
+            starts = np.maximum(at_time(options.from_time_ms, is_end=False), log_starts)
         for at in np.flatnonzero(starts < log_starts).tolist():
             raise self._out_of_range(int(chosen[at]), int(starts[at]), int(log_starts[at]))
-        ends = known.values(known.next_offsets, chosen, 0)
+        ends = copy.values(copy.next_offsets, chosen, 0)
         for at in np.flatnonzero(ends < given).tolist():
             raise OffsetOutOfRangeError(
                 f"partition {topic.name}/{chosen[at]} has no record {given[at]} yet: its next one will have offset "
                 f"{ends[at]}; begin at an offset up to that or, if the topic was created again, at its first record"
             )
         self._begins_as_asked = {*chosen[given >= 0].tolist()}
-        if wanted.before_offset is not None:
-            ends = np.minimum(ends, wanted.before_offset)
-        if wanted.before_time_ms is not None:
-            ends = np.minimum(ends, at_time(wanted.before_time_ms, is_end=True))
+        if options.before_offset is not None:
+            ends = np.minimum(ends, options.before_offset)
+        if options.before_time_ms is not None:
+            ends = np.minimum(ends, at_time(options.before_time_ms, is_end=True))
         self.partitions, self.starts, self.ends = chosen, starts, np.maximum(starts, ends)
         self._ranges = np.empty(int((ends > starts).sum()), RANGE)
         for name, column in (("partition", chosen), ("base", starts), ("last", ends - 1)):
             self._ranges[name] = column[ends > starts]
-        self._costs = self._costs_of(known)
+        self._costs = self._costs_of(copy)
 
     @property
     def records(self) -> int:
         return int((self._ranges["last"] + 1 - self._ranges["base"]).sum())
 
-    def _costs_of(self, known: TopicState) -> Rows:
+    def _costs_of(self, copy: TopicState) -> Rows:
         """Return about how much memory each partition's records take."""
         partitions, starts, ends = self._ranges["partition"], self._ranges["base"], self._ranges["last"] + 1
-        stored = l0_bytes(known, partitions, starts, ends)
+        stored = l0_bytes(copy, partitions, starts, ends)
         if len(partitions):
-            rows = known.all_rows()
-            at, there = places(partitions, rows["partition"])
-            mine = there & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
+            rows = copy.all_rows()
+            at, is_chosen = places(partitions, rows["partition"])
+            mine = is_chosen & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
             np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))
         return _PARTITION_BYTES + _EXPANSION * stored
 
@@ -308,10 +308,10 @@ class RunReader:
         if end - first == 1:
             yield from self._pieces(first, end, names)
             return
-        held = self._held(first, end, names)
-        if held is not None:
-            if held:
-                yield _in_order(held)
+        pieces = self._held(first, end, names)
+        if pieces is not None:
+            if pieces:
+                yield _in_order(pieces)
             return
         middle = (first + end) // 2
         yield from self._read(first, middle, names)
@@ -319,14 +319,14 @@ class RunReader:
 
     def _held(self, first: int, end: int, names: Sequence[str]) -> list[Piece] | None:
         """Return the records of some partitions; None if they are too many, or if one fails: then fewer are read at once."""
-        held, size = list[Piece](), 0
+        pieces, size = list[Piece](), 0
         with suppress(CorruptObjectError, OffsetOutOfRangeError, RecordsLostError):
             for piece in self._pieces(first, end, names):
-                held.append(piece)
+                pieces.append(piece)
                 size += piece.batch.nbytes
                 if size > _MOST_BYTES:
                     return None
-            return held
+            return pieces
         return None
 
     def _pieces(self, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:

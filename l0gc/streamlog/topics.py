@@ -268,7 +268,7 @@ def describe_topic(
         effective_retention_bytes=kept.bytes,
         outdated_records=sum(records for _, _, (records, _) in looks),
         outdated_bytes=sum(size for _, _, (_, size) in looks),
-        offsets=[o for _, some, _ in looks for o in some],
+        offsets=[o for _, offsets, _ in looks for o in offsets],
         runs=topic.runs(),
     )
 

@@ -65,17 +65,17 @@ class ExternalLog(NamedTuple):
 
     Attributes:
         cluster_epoch: its epoch; no partition admits data below what its report says, and none above this is in use yet.
-        found: the summary of its partitions and reports.
+        summary: that of its partitions and reports.
     """
 
     cluster_epoch: int
-    found: ExternalSummary
+    summary: ExternalSummary
     limits: SnapshotLimits = SnapshotLimits()
 
     @classmethod
     def of(
         cls,
-        found: ExternalSummary,
+        summary: ExternalSummary,
         limits: SnapshotLimits,
         source: str,
         *,
@@ -92,18 +92,18 @@ class ExternalLog(NamedTuple):
             UsageError: it is unknown whether the rows are of one snapshot, or of which.
             SafetyError: there are more or fewer partitions than expected.
         """
-        if expected not in (None, found.partitions):
+        if expected not in (None, summary.partitions):
             raise SafetyError(
-                f"{source} lists {count(found.partitions, 'partition')}, but --expect-partitions is {expected:,}: "
+                f"{source} lists {count(summary.partitions, 'partition')}, but --expect-partitions is {expected:,}: "
                 f"wait until it is complete, or correct the number"
             )
-        for column, (some, none) in sorted(found.filled.items()):
-            if some and none:
+        for column, (given, none) in sorted(summary.filled.items()):
+            if given and none:
                 raise UsageError(
-                    f"the {column} is empty in {count(none, 'row')} and given in {some:,}, so the rows read with {source} "
+                    f"the {column} is empty in {count(none, 'row')} and given in {given:,}, so the rows read with {source} "
                     "may be of two snapshots: export it with all rows, or with none"
                 )
-        lowest, highest = found.cluster_epochs or (epoch, epoch)
+        lowest, highest = summary.cluster_epochs or (epoch, epoch)
         if lowest is None or highest is None:
             raise UsageError(
                 f"the cluster epoch of {source} is not known: give --cluster-epoch, or a column cluster_epoch"
@@ -114,7 +114,7 @@ class ExternalLog(NamedTuple):
             raise UsageError(
                 f"{source} is of cluster epoch {lowest}, but --cluster-epoch is {epoch}: leave one of the two out"
             )
-        return cls(lowest, found, limits)
+        return cls(lowest, summary, limits)
 
 
 class ExternalExport(Protocol):
@@ -193,7 +193,7 @@ class ExternalLogSource:
             ClusterMismatchError: a file belongs to another cluster.
             SafetyError: partitions seem to be missing, and no option allows that.
         """
-        theirs, summary, limits = self._theirs, self._theirs.found, self._theirs.limits
+        theirs, summary, limits = self._theirs, self._theirs.summary, self._theirs.limits
         for cluster_id in summary.cluster_ids:
             check_cluster_id(self._cluster_id, cluster_id, "what was given as --reports or --partitions")
         if summary.impossible:

@@ -134,9 +134,9 @@ def merged(summaries: Sequence[ExternalSummary]) -> ExternalSummary:
     filled: dict[str, tuple[int, int]] = {}
     for s in summaries:
         gc_epochs.update(s.gc_epochs)
-        for column, (some, none) in s.filled.items():
+        for column, (given, empty) in s.filled.items():
             before = filled.get(column, (0, 0))
-            filled[column] = before[0] + some, before[1] + none
+            filled[column] = before[0] + given, before[1] + empty
     epochs = [e for s in summaries for e in s.cluster_epochs]
     lowest = (h for s in summaries for h in s.lowest)
     return ExternalSummary(
@@ -164,10 +164,10 @@ def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> External
         cluster_ids=sorted(ids)[:2],
         cluster_epochs=[min(epochs), max(epochs)] if epochs else [],
         filled={
-            f"{column} of the {kind}": (some, sum(t.num_rows for t in of_kind) - some)
+            f"{column} of the {kind}": (given, sum(t.num_rows for t in of_kind) - given)
             for kind, of_kind, columns in (("partitions", listed, _OF_THE_LIST), ("reports", reported, _OF_REPORTS))
             for column in columns
-            for some in [sum(t.num_rows - t[column].null_count for t in of_kind)]
+            for given in [sum(t.num_rows - t[column].null_count for t in of_kind)]
         },
     )
     partition, revision = _numbers(tables, "partition"), _numbers(tables, "revision", _UNKNOWN)

@@ -534,7 +534,7 @@ def require_seen(cluster: ClusterView, cluster_id: str, epoch: int) -> None:
     _swap(cluster.store, cluster.runtime, cluster_id, change)
 
 
-def reserve_numbers(cluster: ClusterView, wanted: tuple[int, int]) -> tuple[int, int]:
+def reserve_numbers(cluster: ClusterView, numbers: tuple[int, int]) -> tuple[int, int]:
     """Record that numbers up to these may have been given (`PublishedWatermark.given`); return what was given before.
 
     A log restored from a backup has forgotten the last ones that it gave, though objects and tables have them (hazard 43).
@@ -547,7 +547,7 @@ def reserve_numbers(cluster: ClusterView, wanted: tuple[int, int]) -> tuple[int,
 
     def change(current: PublishedWatermark | None) -> PublishedWatermark | None:
         before = (0, 0) if current is None else current.given
-        given = max(before[0], wanted[0]), max(before[1], wanted[1])
+        given = max(before[0], numbers[0]), max(before[1], numbers[1])
         if given == before:
             return None
         if current is None:
@@ -556,7 +556,7 @@ def reserve_numbers(cluster: ClusterView, wanted: tuple[int, int]) -> tuple[int,
         return msgspec.structs.replace(current, given=given, history=remembered(current, current.published_at_ms))
 
     reserved = (0, 0) if published is None else published.given
-    if reserved[0] < wanted[0] or reserved[1] < wanted[1]:
+    if reserved[0] < numbers[0] or reserved[1] < numbers[1]:
         _swap(cluster.store, cluster.runtime, identity.cluster_id, change)
     return reserved
 

@@ -301,4 +301,4 @@ def read_trend(
             return None
 
     each = parallel.map(read, list_scans(store)[-last:] if last > 0 else [])
-    return [totals for some in each for totals in some or ()], each.count(None)
+    return [totals for scan in each for totals in scan or ()], each.count(None)

@@ -103,7 +103,7 @@ class ClusterView(Protocol):
         """Return the controller log as of the last `identity`, as a unit; None if the log is external. See `units`."""
 
     def units(
-        self, some: Collection[int] | None = None, *, keep: bool = True, noted: Mapping[str, LogEnd] = {}
+        self, numbers: Collection[int] | None = None, *, keep: bool = True, noted: Mapping[str, LogEnd] = {}
     ) -> Sequence[UnitSummary]:
         """Return the units of the cluster's own writers as their logs are now, with what the cluster was at the last
         `identity`.
@@ -111,7 +111,7 @@ class ClusterView(Protocol):
         Empty if the log is external.
 
         Args:
-            some: the only units to be read, by number.
+            numbers: the only units to be read.
             keep: whether the process keeps the states that it reads, because it will use them again.
             noted: where their logs ended before, for `UnitSummary.rewritten`.
         """

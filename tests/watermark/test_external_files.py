@@ -55,7 +55,7 @@ def test_all_formats_say_the_same(tmp_path: Path) -> None:
     assert found[1] == found[0]
     assert found[2] == found[0]
     for kind in ("csv", "ndjson", "parquet"):
-        assert read(tmp_path, f"r.{kind}").found.highest == (-8, "7", 1)
+        assert read(tmp_path, f"r.{kind}").summary.highest == (-8, "7", 1)
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def a_folder(tmp_path: Path, name: str = "r", *, finished: bool = True) -> Path:
 def test_a_folder_is_all_its_files_but_for_a_writers_own(tmp_path: Path) -> None:
     folder = a_folder(tmp_path)
     write(tmp_path, p_csv="topic,partition\nt,0\n")
-    assert read(tmp_path, "r").found.unlisted == 1
-    assert read(tmp_path, "r").found.gc_epochs == {7: 1}
+    assert read(tmp_path, "r").summary.unlisted == 1
+    assert read(tmp_path, "r").summary.gc_epochs == {7: 1}
     (folder / "notes.txt").write_text("")
     with pytest.raises(UsageError, match=r"notes\.txt has an unknown file type"):
         read(tmp_path, "r")
@@ -98,13 +98,13 @@ def test_a_folder_that_is_not_finished_is_refused(tmp_path: Path, unfinished: st
     with pytest.raises(SafetyError, match=rf"folder .*/{unfinished} is not complete: it has no _SUCCESS"):
         read(tmp_path, "r", "p")
     (tmp_path / unfinished / "_SUCCESS").write_text("")
-    assert read(tmp_path, "r", "p").found.partitions == 2
+    assert read(tmp_path, "r", "p").summary.partitions == 2
 
 
 def test_as_many_partitions_as_are_expected_do_without_a_finished_folder(tmp_path: Path) -> None:
     for name in ("r", "p"):
         a_folder(tmp_path, name, finished=False)
-    assert read(tmp_path, "r", "p", expect=2).found.partitions == 2
+    assert read(tmp_path, "r", "p", expect=2).summary.partitions == 2
     for expected in (1, 3):
         with pytest.raises(SafetyError, match=f"lists 2 partitions, but --expect-partitions is {expected}"):
             read(tmp_path, "r", "p", expect=expected)
@@ -182,7 +182,7 @@ def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> Non
         with pytest.raises(SafetyError, match="s3://b/p is not complete"):
             external.read(files, stores.__getitem__)
         return
-    assert external.read(files, stores.__getitem__).found.partitions == 2
+    assert external.read(files, stores.__getitem__).summary.partitions == 2
     assert heads == 2
 
 
@@ -215,7 +215,7 @@ def test_a_bucket_file_that_reads_differently_twice_is_refused(misread: str, mon
     files, wrong = ExternalFiles("s3://b/r.csv", "s3://b/p", 50), misread
     with pytest.raises(StoreError, match=f"s3://b/{wrong} was read twice, and differs"):
         external.read(files, stores.__getitem__)
-    assert external.read(files, stores.__getitem__).found.partitions == 2
+    assert external.read(files, stores.__getitem__).summary.partitions == 2
 
 
 def test_the_epoch_may_be_a_column_but_of_one_snapshot_alone(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ def test_the_names_of_a_folders_folders_are_columns(tmp_path: Path) -> None:
         write(folder, **rows)
     (tmp_path / "p" / "_SUCCESS").write_text("")
     write(tmp_path, r_csv="topic,partition,gc_epoch\na/b,3,12\n")
-    found = read(tmp_path, "r.csv", "p").found
+    found = read(tmp_path, "r.csv", "p").summary
     assert [(h.topic, h.partition, h.gc_epoch) for h in found.lowest] == [("t", 0, 8), ("a/b", 3, 12)]
 
 
@@ -358,7 +358,7 @@ def test_a_column_whose_name_begins_with_an_underscore_hides_no_rows(tmp_path: P
         (tmp_path / "p" / name).mkdir()
         write(tmp_path / "p" / name, c_csv=f"topic,partition\n{name},2\n")
     write(tmp_path, r_csv="topic,partition,gc_epoch\nt,0,12\n")
-    assert read(tmp_path, "r.csv", "p").found.partitions == 3
+    assert read(tmp_path, "r.csv", "p").summary.partitions == 3
 
 
 @pytest.mark.parametrize(

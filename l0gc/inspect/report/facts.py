@@ -321,9 +321,9 @@ def verdict(o: Overview, findings: VerifyResult | None) -> Verdict:
             HEALTHY, "M follows the cluster epoch. What the bucket holds is unknown, since it was never listed."
         )
     if not o.left_objects:
-        held = o.garbage.held_objects
-        rest = f"{count(held, 'object')} may still be needed" if held else "L0 is empty"
-        if not held and o.unreconciled_records:
+        held_objects = o.garbage.held_objects
+        rest = f"{count(held_objects, 'object')} may still be needed" if held_objects else "L0 is empty"
+        if not held_objects and o.unreconciled_records:
             uploaded = count(o.unreconciled_records, "record")
             rest = f"L0 was empty when it was listed, and {uploaded} in it wait for l0gc reconcile"
         return Verdict(HEALTHY, f"no garbage is left; {rest}.")

@@ -221,8 +221,8 @@ def _read_journal(
 
     for at in range(0, len(offsets), _ENTRIES_AT_ONCE):
         batch = offsets[at : at + _ENTRIES_AT_ONCE]
-        for offset, found in zip(batch, cluster.parallel.map(objects_of, batch), strict=True):
-            for s in found:
+        for offset, shadows in zip(batch, cluster.parallel.map(objects_of, batch), strict=True):
+            for s in shadows:
                 needs.landed.setdefault(s.key, []).append((offset, s))
     return [s for s in check_journal(copy, snapshot) if s.kind in DOUBTFUL]
 

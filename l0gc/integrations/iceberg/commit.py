@@ -313,9 +313,9 @@ class Replacement(_SnapshotProducer["Replacement"]):
 
     def _write(self, entries: Iterable[ManifestEntry]) -> list[ManifestFile]:
         written, rest = [], iter(entries)
-        while some := list(islice(rest, MANIFEST_FILES)):
+        while batch := list(islice(rest, MANIFEST_FILES)):
             with self.new_manifest_writer(self._transaction.table_metadata.spec()) as writer:
-                for e in some:
+                for e in batch:
                     writer.add_entry(e)
             written.append(writer.to_manifest_file())
         return written

@@ -286,16 +286,16 @@ class _Sync:
         gone: dict[bytes, str] = {}
         read: dict[str, Entries] = {}
         table_names, unread = set[bytes](), ends_first(manifests)
-        wanted = dict.fromkeys(rows["name"].tolist())
-        while was_held is None and (some := next(unread, [])):
-            for m, entries in zip(some, entries_of(self._there, some), strict=True):
+        row_names = dict.fromkeys(rows["name"].tolist())
+        while was_held is None and (group := next(unread, [])):
+            for m, entries in zip(group, entries_of(self._there, group), strict=True):
                 read[m.manifest_path] = entries
                 names = {name_in(path, self._cluster.store.url, self._table.table): path for path in entries}
                 table_names |= names.keys()
-                gone |= {name: path for name, path in names.items() if name not in wanted}
+                gone |= {name: path for name, path in names.items() if name not in row_names}
             was_held = plan.held_before(plan.note_without(self._note, gone), rows)
         if was_held is None:  # several syncs in one epoch
-            was_held = np.fromiter((name in table_names for name in wanted), np.bool_, len(rows))
+            was_held = np.fromiter((name in table_names for name in row_names), np.bool_, len(rows))
         return was_held, set(gone.values()), read
 
     def _current(self) -> int:
@@ -316,8 +316,8 @@ class _Sync:
 
     def _clean_up(self, result: TableSynced, ended: set[int]) -> None:
         """Delete the pins and the metadata files that only ended snapshots named, after the commit."""
-        there, url = self._there, self._cluster.store.url
-        kept = {s.snapshot_id: s for s in there.metadata.snapshots}
+        table, url = self._there, self._cluster.store.url
+        kept = {s.snapshot_id: s for s in table.metadata.snapshots}
         self._end_unused_pins()
         if not ended:
             return
@@ -325,12 +325,12 @@ class _Sync:
         # What an ended snapshot shares with a kept one is also in a kept one that stands next to one that has ended.
         beside = {s.parent_snapshot_id for s in gone} | self._named()
         near = [s for at, s in kept.items() if at in beside or s.parent_snapshot_id not in kept]
-        paths = named_by(there, gone) - named_by(there, near)
+        paths = named_by(table, gone) - named_by(table, near)
         oldest_ms = min((note.time_ms for s in kept.values() if (note := _note(s))), default=-1)
         older_ms = [note.time_ms for at in ended if (note := self._notes[at]) is not None and note.time_ms < oldest_ms]
         if older_ms and max(older_ms) // DAY_MS != oldest_ms // DAY_MS:
-            paths |= set(unnamed(there, max(self._keep_ms, DAY_MS)))
-        result.metadata_deleted = end_metadata(there, paths, url)
+            paths |= set(unnamed(table, max(self._keep_ms, DAY_MS)))
+        result.metadata_deleted = end_metadata(table, paths, url)
 
 
 def _note(snapshot: Snapshot) -> plan.SnapshotNote | None:

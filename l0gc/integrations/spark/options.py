@@ -301,7 +301,7 @@ class _Options:
         text = self.text(named[0]) or ""
         if named == ["assign"]:
             try:
-                assigned = {topic: frozenset(some) for topic, some in _ASSIGNED.decode(text).items()}
+                assigned = {topic: frozenset(partitions) for topic, partitions in _ASSIGNED.decode(text).items()}
             except msgspec.MsgspecError as e:
                 raise UsageError(f'option assign must be JSON like {{"topic":[0,1]}}: {e}') from None
             if not all(assigned.values()) or not assigned:

@@ -268,10 +268,10 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
     sizes = np.where(view.is_shared(rows), 0, _FILE_BYTES) + rows["bytes"] * shares
     np.add.at(part.bytes, at, sizes)
     changes = np.flatnonzero(at[1:] != at[:-1]) + 1
-    for some in np.split(np.arange(len(at)), changes):
-        if len(some) > 1:
-            totals = np.cumsum(sizes[some]).tolist()
-            part.cuts[int(at[some[0]])] = list(zip((last[some] + 1).tolist(), totals, strict=True))
+    for run in np.split(np.arange(len(at)), changes):
+        if len(run) > 1:
+            totals = np.cumsum(sizes[run]).tolist()
+            part.cuts[int(at[run[0]])] = list(zip((last[run] + 1).tolist(), totals, strict=True))
     return part
 
 

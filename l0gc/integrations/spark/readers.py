@@ -64,11 +64,11 @@ def typed_columns(options: ReadOptions) -> list[StructField]:
     return [StructField(f.name, from_arrow_type(f.type)) for f in schema_of(topics[0]) if is_typed(f)]
 
 
-def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition) -> Iterator[Any]:
-    if not isinstance(wanted, Slice):
+def read_slice(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
+    if not isinstance(partition, Slice):
         return  # the task that Spark makes of a plan without slices
     cluster, columns = cluster_at(options.place), to_arrow_schema(schema, timezone="UTC")
-    pin, number = wanted.pin, wanted.journal
+    pin, number = partition.pin, partition.journal
     journal = cluster.journal(number) if pin is None else cluster.journal_as_of(number, pin.end(number))
     kept = nullcontext() if pin is None else while_pinned(cluster, pin, "pin again, and load")
     with kept, Parallel(_THREADS, "fetch", cores=1) as parallel:
@@ -76,16 +76,16 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
         reader = OffsetReader(
             cluster,
             journal,
-            wanted.topic,
-            wanted.ranges(),
-            functools.partial(_on_deleted, wanted.topic.name, options.fail_on_data_loss),
+            partition.topic,
+            partition.ranges(),
+            functools.partial(_on_deleted, partition.topic.name, options.fail_on_data_loss),
             names=columns.names,
             parallel=parallel,
             without_holes="option failOnDataLoss=false" if options.fail_on_data_loss else "",
         )
         try:
             for piece in reader.read():
-                batch = as_rows(wanted.topic, piece, columns)
+                batch = as_rows(partition.topic, piece, columns)
                 for first in range(0, batch.num_rows, _BATCH_ROWS):
                     yield batch.slice(first, _BATCH_ROWS)
         except PartitionClosedError as e:
@@ -95,7 +95,7 @@ def read_slice(options: ReadOptions, schema: StructType, wanted: InputPartition)
     if TaskContext.get() is not None:  # a worker, which is used again
         leave_out_of_collections()
     counters = asdict(reader.counters)
-    _log.info("read a slice of topic %r: %s", wanted.topic.name, counters, extra=event("slice_read", **counters))
+    _log.info("read a slice of topic %r: %s", partition.topic.name, counters, extra=event("slice_read", **counters))
 
 
 def _on_deleted(

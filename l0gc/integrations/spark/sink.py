@@ -152,18 +152,19 @@ def landed_rows(batch: BatchId, rows: BatchRows, journal: int, progress: InputPr
     if newest < batch.number:
         return None
     digest, _, places = progress.digest.partition("/")
-    there = BatchRows(progress.rows, digest, places)
+    landed = BatchRows(progress.rows, digest, places)
     if newest > batch.number:
         raise BatchMismatchError(
             f"batch {batch.number} of producer {batch.producer!r}, with {rows}, is older than batch {newest}, which landed "
-            f"in journal {journal} with {there}: the query's checkpoint went back, or another driver runs it; {_REMEDY}"
+            f"in journal {journal} with {landed}: the query's checkpoint went back, or another driver runs it; {_REMEDY}"
         )
-    if (there.count, there.digest) != (rows.count, rows.digest):
+    if (landed.count, landed.digest) != (rows.count, rows.digest):
         raise BatchMismatchError(
-            f"batch {batch.number} of producer {batch.producer!r} landed in journal {journal} with {there}, and comes again "
-            f"with {rows}: the query's checkpoint went back, or the query gives other rows when it is repeated; {_REMEDY}"
+            f"batch {batch.number} of producer {batch.producer!r} landed in journal {journal} with {landed}, and comes "
+            f"again with {rows}: the query's checkpoint went back, or the query gives other rows when it is repeated; "
+            f"{_REMEDY}"
         )
-    return there
+    return landed
 
 
 def _moved(batch: BatchId) -> BatchMismatchError:
@@ -205,8 +206,8 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
             for topic in asked:
                 if journal in topic.journals:
                     progress = progress_of(handle.head.producers, batch.input_of(topic.revision))
-                    if (there := landed_rows(batch, rows, journal, progress)) is not None:
-                        landed[journal, topic.revision] = there
+                    if (rows_landed := landed_rows(batch, rows, journal, progress)) is not None:
+                        landed[journal, topic.revision] = rows_landed
         except CorruptObjectError as e:
             if journal in fresh:
                 raise
@@ -287,10 +288,10 @@ class _BatchAppender(Appender):
 
         def is_there() -> bool:
             journal.catch_up(whole=False)
-            there = landed_rows(batch, self._rows, number, progress_of(journal.head.producers, input_id))
-            if there is not None and there.places != self._rows.places:
+            landed = landed_rows(batch, self._rows, number, progress_of(journal.head.producers, input_id))
+            if landed is not None and landed.places != self._rows.places:
                 raise _moved(batch)
-            return there is not None
+            return landed is not None
 
         if is_there():
             return None

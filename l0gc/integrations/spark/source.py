@@ -83,15 +83,15 @@ class L0gcDataSource(DataSource):
         if creates_table(self.options):
             return SCHEMA
         options = read_options(self.options, streaming=None)
-        wanted = columns_wanted(self.options) or (_ALL if options.include_headers else SCHEMA).names
-        available = _columns(options, wanted)
-        wanted = available.names if wanted == [EVERY] else wanted
+        requested = columns_wanted(self.options) or (_ALL if options.include_headers else SCHEMA).names
+        available = _columns(options, requested)
+        requested = available.names if requested == [EVERY] else requested
         if CORES in os.environ:  # a process of Spark's, which it asks again
             leave_out_of_collections()
-        if not {*wanted} <= {*available.names}:
+        if not {*requested} <= {*available.names}:
             names = ", ".join(available.names)
-            raise UsageError(f"option columns is {','.join(wanted)!r}: name some of {names}, with commas between")
-        return StructType([available[name] for name in wanted])
+            raise UsageError(f"option columns is {','.join(requested)!r}: name some of {names}, with commas between")
+        return StructType([available[name] for name in requested])
 
     def reader(self, schema: StructType) -> BatchReader:
         from l0gc.integrations.spark.readers import BatchReader
@@ -127,13 +127,13 @@ class L0gcDataSource(DataSource):
         for name, types in _WRITABLE.items():
             f = columns.get(name)
             if f is not None and not isinstance(f.dataType, types):
-                wanted = " or ".join(t.typeName() for t in types)
-                raise UsageError(f"column {f.name!r} is of type {f.dataType.simpleString()} and must be {wanted}")
+                required = " or ".join(t.typeName() for t in types)
+                raise UsageError(f"column {f.name!r} is of type {f.dataType.simpleString()} and must be {required}")
         headers = columns.get("headers")
         if headers is not None and headers.dataType.simpleString() != WRITTEN["headers"].dataType.simpleString():
-            wanted = WRITTEN["headers"].dataType.simpleString()
+            required = WRITTEN["headers"].dataType.simpleString()
             raise UsageError(
-                f"column {headers.name!r} is of type {headers.dataType.simpleString()} and must be {wanted}"
+                f"column {headers.name!r} is of type {headers.dataType.simpleString()} and must be {required}"
             )
         if "value" not in columns and columns.keys() <= {*_ALL.names}:
             raise UsageError(
@@ -144,9 +144,9 @@ class L0gcDataSource(DataSource):
         return options
 
 
-def _columns(options: ReadOptions, wanted: Sequence[str]) -> StructType:
+def _columns(options: ReadOptions, names: Sequence[str]) -> StructType:
     """Return the columns that there are. Those of a value schema take a look at the log, so only if one may be wanted."""
-    if {*wanted} <= {*_ALL.names}:
+    if {*names} <= {*_ALL.names}:
         return _ALL
     from l0gc.integrations.spark.readers import typed_columns
 

@@ -166,8 +166,8 @@ class Stream:
         last, self._last = self._last, None
         extents = last[1] if last and last[0] == end else self._extents()
         reached = self._positions(end, extents)
-        there = {name: np.minimum(e.ends, reached[name]) for name, e in extents.items()}
-        ranges = self._checked(extents, self._positions(start, extents), there, reached=reached)
+        ends = {name: np.minimum(e.ends, reached[name]) for name, e in extents.items()}
+        ranges = self._checked(extents, self._positions(start, extents), ends, reached=reached)
         return split(
             self._planner.parts(ranges.values(), self._views), self._options.min_partitions, self._options.cores
         )
@@ -233,10 +233,10 @@ def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions
     """
     ends: Positions = {}
     for name, r in ranges.items():
-        wanted = np.maximum(r.ends - r.starts, 0)
+        lengths = np.maximum(r.ends - r.starts, 0)
         if total > limit:
             # Rounded where they are added up, so that together they are as many as the limit says.
-            shares = np.diff(np.rint(np.cumsum(wanted * (limit / total))), prepend=0).astype(np.int64)
-            wanted = np.minimum(wanted, np.maximum(shares, 1))
-        ends[name] = r.starts + wanted
+            shares = np.diff(np.rint(np.cumsum(lengths * (limit / total))), prepend=0).astype(np.int64)
+            lengths = np.minimum(lengths, np.maximum(shares, 1))
+        ends[name] = r.starts + lengths
     return ends

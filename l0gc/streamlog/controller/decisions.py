@@ -204,16 +204,16 @@ def tick_is_due(age_ms: int, interval_ms: int) -> bool:
     return age_ms >= interval_ms - slack_ms
 
 
-def decide_create_table(state: ControllerState, wanted: TopicTable) -> entries.CreateTable | None:
+def decide_create_table(state: ControllerState, table: TopicTable) -> entries.CreateTable | None:
     """Return the entry that creates a topic's table; None if it exists.
 
     Raises:
         NotFoundError: the topic does not exist, or was deleted and created again in between.
     """
-    state.topic(wanted.topic, wanted.revision)
-    if state.tables.get(wanted.topic) == wanted:
+    state.topic(table.topic, table.revision)
+    if state.tables.get(table.topic) == table:
         return None
-    return entries.CreateTable(wanted.topic, wanted.revision, wanted.catalog, wanted.table, wanted.location)
+    return entries.CreateTable(table.topic, table.revision, table.catalog, table.table, table.location)
 
 
 def decide_advance(state: ControllerState, expected: int | None, caller: str) -> entries.Tick | None:

@@ -517,16 +517,16 @@ def check_retention(ms: int | None, size: int | None) -> None:
             raise UsageError(f"{name} cannot be {value}: give a number from 0 to {MAX_RETENTION}, or -1 for unlimited")
 
 
-def check_next_schema(current: ValueSchema | None, wanted: ValueSchema | None) -> None:
+def check_next_schema(current: ValueSchema | None, following: ValueSchema | None) -> None:
     """Raise `UsageError` unless a topic's value schema may be followed by the other one, with its number and ids."""
-    if wanted is None or wanted == current:
+    if following is None or following == current:
         return
-    ids = {c.id for c in each_column(wanted.columns)} - {
+    ids = {c.id for c in each_column(following.columns)} - {
         c.id for c in each_column(() if current is None else current.columns)
     }
-    before = Numbers(wanted.number - 1, min(ids, default=VALUE_ERROR_ID + 1) - 1)
-    if evolved(current, wanted.columns, before) != wanted:
-        raise UsageError(f"value schema {wanted.number} does not follow the one that the topic has")
+    before = Numbers(following.number - 1, min(ids, default=VALUE_ERROR_ID + 1) - 1)
+    if evolved(current, following.columns, before) != following:
+        raise UsageError(f"value schema {following.number} does not follow the one that the topic has")
 
 
 def check_producer(name: str, producer_id: int, run: str) -> None:

@@ -67,7 +67,7 @@ class Controller:
         epoch_interval_s: float = EPOCH_INTERVAL_S,
         guard: Callable[[], object] | None = None,
         check_above: Callable[[int], object] | None = None,
-        reserve: Callable[[Numbers], Numbers] = lambda wanted: NOTHING_GIVEN,
+        reserve: Callable[[Numbers], Numbers] = lambda numbers: NOTHING_GIVEN,
     ) -> None:
         """Create the handle without reading anything.
 
@@ -207,10 +207,10 @@ class Controller:
         new_id = self._expected or self._runtime.new_id()
 
         def decide(state: ControllerState) -> entries.Bootstrap | None:
-            wanted = shards if shards is not None else (state.shards or DEFAULT_SHARDS)
+            shard_count = shards if shards is not None else (state.shards or DEFAULT_SHARDS)
             template = key_template or (state.key_template if state.epoch >= 0 else DEFAULT_TEMPLATE)
             in_all = journals if journals is not None else (state.journals or entries.DEFAULT_JOURNALS)
-            entry = entries.Bootstrap(new_id, wanted, template, external_log or state.external_log, in_all)
+            entry = entries.Bootstrap(new_id, shard_count, template, external_log or state.external_log, in_all)
             return decide_bootstrap(state, entry, self._expected)
 
         return self._propose(decide, initialised=False, guarded=False)
@@ -274,10 +274,10 @@ class Controller:
         Entries at a revision that this log does not have look like those of a log that was restored (hazard 10). So each
         journal of the topic must have closed it, which it remembers for ever.
         """
-        wanted = set(revisions)
+        candidates = set(revisions)
 
         def decide(state: ControllerState) -> entries.ForgetTopics | None:
-            deleted = sorted(wanted & {d.topic.revision for d in state.deleted})
+            deleted = sorted(candidates & {d.topic.revision for d in state.deleted})
             return entries.ForgetTopics(deleted) if deleted else None
 
         return self._propose(decide)

@@ -114,7 +114,9 @@ def numbers_of(schema: ValueSchema) -> Numbers:
     return Numbers(schema.number, schema.last_id)
 
 
-def evolved(current: ValueSchema | None, wanted: Sequence[ValueColumn], given: Numbers = NOTHING_GIVEN) -> ValueSchema:
+def evolved(
+    current: ValueSchema | None, requested: Sequence[ValueColumn], given: Numbers = NOTHING_GIVEN
+) -> ValueSchema:
     """Return the schema that follows the known one when these columns are wanted; the known one if nothing changes.
 
     Args:
@@ -126,7 +128,7 @@ def evolved(current: ValueSchema | None, wanted: Sequence[ValueColumn], given: N
     before = () if current is None else current.columns
     above = Numbers(*map(max, given, NOTHING_GIVEN if current is None else numbers_of(current)))
     ids = numbers_from(above.field + 1)
-    columns = _evolved(before, wanted, ids, "", 1)
+    columns = _evolved(before, requested, ids, "", 1)
     if current is not None and columns == before:
         return current
     if not 1 <= sum(1 for _ in each_column(columns)) <= MAX_FIELDS:
@@ -154,19 +156,19 @@ def check_value_schema(schema: ValueSchema) -> None:
 
 
 def _evolved(
-    before: Sequence[ValueColumn], wanted: Sequence[ValueColumn], ids: Iterator[int], where: str, depth: int
+    before: Sequence[ValueColumn], requested: Sequence[ValueColumn], ids: Iterator[int], where: str, depth: int
 ) -> tuple[ValueColumn, ...]:
     if depth > MAX_DEPTH:
         raise UsageError(f"field {where!r} is nested more than {MAX_DEPTH} deep; leave it out")
-    names = [c.name.lower() for c in wanted]
-    for c in wanted:
+    names = [c.name.lower() for c in requested]
+    for c in requested:
         if not 0 < len(c.name) <= MAX_NAME or not c.name.isprintable() or "." in c.name:
             raise UsageError(f"field name {c.name[:50]!r} must have 1 to {MAX_NAME} printable characters without a dot")
         if names.count(c.name.lower()) > 1:
             raise UsageError(f"field {where + c.name!r} occurs twice, since tables ignore case; leave one of them out")
     current = {c.name: c for c in before}
-    by_name = {c.name: c for c in wanted}
-    both = [*(by_name[name] for name in current if name in by_name), *(c for c in wanted if c.name not in current)]
+    by_name = {c.name: c for c in requested}
+    both = [*(by_name[name] for name in current if name in by_name), *(c for c in requested if c.name not in current)]
     return tuple(_evolved_one(current.get(c.name), c, ids, where + c.name, depth) for c in both)
 
 

@@ -110,8 +110,8 @@ class Batch:
             every = [np.full(len(s), NO_TIME) if t is None else t for t, s in zip(self.times, self.sizes, strict=True)]
             times = np.concatenate(every)[order]
         if any(h is not None for h in self.headers):
-            some = (repeat((), len(s)) if h is None else h for h, s in zip(self.headers, self.sizes, strict=True))
-            headers = headers_column(map([*chain.from_iterable(some)].__getitem__, at))
+            by_batch = (repeat((), len(s)) if h is None else h for h, s in zip(self.headers, self.sizes, strict=True))
+            headers = headers_column(map([*chain.from_iterable(by_batch)].__getitem__, at))
         return Records(partitions[order], sizes, values, keys, times, headers)
 
 

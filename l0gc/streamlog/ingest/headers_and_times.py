@@ -71,8 +71,8 @@ def with_optional(schema: pa.Schema, like: pa.Schema) -> pa.Schema:
 
 def level(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     """Return the same records, each batch with all optional columns that any of them has."""
-    there = [f for f in OPTIONAL if any(f.name in b.schema.names for b in batches)]
-    return [_with(b, there) for b in batches]
+    present = [f for f in OPTIONAL if any(f.name in b.schema.names for b in batches)]
+    return [_with(b, present) for b in batches]
 
 
 def size_of_headers(headers: Headers) -> int:
@@ -204,8 +204,8 @@ def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = No
                 raise UsageError(f"{row} has a time that is not in the years 1970 to 9999") from e
             of_name: TimestampUnit | None = "ms" if unit and name.endswith("_ms") else unit
             try:
-                for some in (numbers, numbers[numbers > 0]):
-                    for bound in (some.min(), some.max()) if len(some) else ():
+                for group in (numbers, numbers[numbers > 0]):
+                    for bound in (group.min(), group.max()) if len(group) else ():
                         in_milliseconds(int(bound), of_name)
             except ValueError as e:
                 raise UsageError(f"{row} has a time that cannot be stored: {e}") from e

@@ -119,8 +119,8 @@ def records_in(
             is_file = arrow.read(6) == b"ARROW1"
             arrow.seek(0)
             opened = pa.ipc.open_file(arrow, options=options) if is_file else pa.ipc.open_stream(arrow, options=options)
-            some = map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
-            for batch in some:
+            batches = map(opened.get_batch, range(opened.num_record_batches)) if is_file else iter(opened)
+            for batch in batches:
                 yield from _in_batch(name, batch, unit, schema)
     except (pa.ArrowException, OSError) as e:
         raise UsageError(f"{name} cannot be read as --format {form}: {' '.join(str(e).split())}") from e
@@ -161,9 +161,9 @@ def _in_batch(
 
 def encoded(name: str, batch: pa.RecordBatch, schema: ValueSchema | None) -> list[bytes]:
     """Return the values of rows that have a topic's typed columns. Raises `UsageError` for a column that no record has."""
-    known = set() if schema is None else {c.column for c in schema.columns}
+    names = set() if schema is None else {c.column for c in schema.columns}
     typed = _others(batch)
-    if odd := next((f.name for f in typed if f.name not in known), None):
+    if odd := next((f.name for f in typed if f.name not in names), None):
         of_topic = ": the topic has no value schema" if schema is None else " and those of the topic's value schema"
         raise UsageError(f"{name} has a column {odd!r}, and {_TAKEN}{of_topic}")
     if schema is None or not typed:

@@ -117,15 +117,15 @@ class Sender:
         self._cluster.parallel.check_open()
         if self._error is not None:
             raise self._error
-        some = list(records)
-        if not all(isinstance(r, Record) for r in some):
+        batch = list(records)
+        if not all(isinstance(r, Record) for r in batch):
             raise UsageError("a record is not an l0gc.api.Record")
         for name, kinds in _KINDS.items():
-            for kind in {type(getattr(r, name)) for r in some} - kinds:
+            for kind in {type(getattr(r, name)) for r in batch} - kinds:
                 raise UsageError(f"a record's {name} cannot be of type {kind.__name__}, see Record")
         positions = checked_value("positions", positions, dict[int, Int62])
-        spans = self._spans(some, positions)
-        packed = pack_records(self._topic, _columns(some)) if some else None
+        spans = self._spans(batch, positions)
+        packed = pack_records(self._topic, _columns(batch)) if batch else None
         try:
             self._renew()
             if packed is None:
@@ -165,8 +165,8 @@ class Sender:
         spans: dict[int, list[InputSpan]] = {}
         for partition, end in sorted(positions.items()):
             if not 0 <= partition < self._topic.partitions:
-                there = f"the topic has partitions 0 to {self._topic.partitions - 1}"
-                raise UsageError(f"partition {partition} is out of range: {there}")
+                valid = f"the topic has partitions 0 to {self._topic.partitions - 1}"
+                raise UsageError(f"partition {partition} is out of range: {valid}")
             landed = self.positions.get(partition, 0)
             if end <= landed:
                 raise UsageError(f"position {end} of partition {partition} is not above {landed}, which landed")

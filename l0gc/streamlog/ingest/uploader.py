@@ -62,7 +62,7 @@ def open_upload(
     topic: str,
     sources: Sequence[Source],
     stack: ExitStack,
-    wanted: Upload = Upload(),  # noqa: B008 - it is frozen
+    options: Upload = Upload(),  # noqa: B008 - it is frozen
 ) -> tuple[Uploader, list[Input]]:
     """Return an uploader and its inputs, for an upload from the beginning.
 
@@ -78,7 +78,7 @@ def open_upload(
         EpochRegressionError: what is published is above the cluster epoch; nothing was written.
         SetBackError: a journal of the topic was set back; nothing was written.
     """
-    partition, key_field, producer = wanted.partition, wanted.key_field, wanted.producer
+    partition, key_field, producer = options.partition, options.key_field, options.producer
     if partition is not None and key_field is not None:
         raise UsageError("--partition and --key-field exclude each other")
     target = target_of(cluster, topic)
@@ -89,11 +89,11 @@ def open_upload(
         spread = fixed_partition(partition, target.partitions)
     elif key_field is not None:
         spread = by_field(key_field, target.partitions)
-    if wanted.timestamp_field is not None:
-        spread = with_times(spread, wanted.timestamp_field, wanted.timestamp_unit)
+    if options.timestamp_field is not None:
+        spread = with_times(spread, options.timestamp_field, options.timestamp_unit)
     # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
     place = f"{target.topic_id} {spread.describe}" if producer is not None else None
-    inputs = open_inputs(sources, place, stack, wanted.format, wanted.timestamp_unit, target.value_schema)
+    inputs = open_inputs(sources, place, stack, options.format, options.timestamp_unit, target.value_schema)
     run = None
     if producer is not None:
         run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.runs()])
@@ -103,7 +103,7 @@ def open_upload(
         spread,
         packers=stack.enter_context(WorkerThreads(_PACKERS, "pack")),
         committer=stack.enter_context(WorkerThreads(1, "commit")),
-        batch_bytes=wanted.batch_bytes,
+        batch_bytes=options.batch_bytes,
         producer=run,
     )
     return uploader, inputs

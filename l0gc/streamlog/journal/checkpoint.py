@@ -228,9 +228,9 @@ def _check_l1(
     ranges = ranges_of(l1)
     if shared:
         ranges = ranges_of(in_order(np.concatenate([ranges, *(o.ranges() for o in shared)])))
-    at, there = places(partitions, ranges["partition"])
+    at, is_kept = places(partitions, ranges["partition"])
     kept = reconciled >= log_start  # of the other partitions, nothing that is in L1 is left
-    whole = there.all() and len(ranges) == kept.sum() and ascending(ranges["partition"]) and kept[at].all()
+    whole = is_kept.all() and len(ranges) == kept.sum() and ascending(ranges["partition"]) and kept[at].all()
     if not whole or (ranges["base"] > log_start[at]).any() or (ranges["last"] != reconciled[at]).any():
         raise UsageError(f"the L1 objects of revision {revision} are not those of the records that it says are in L1")
 
@@ -261,9 +261,9 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
     if len(extents):
         inside = np.ones(len(extents) - 1, bool)
         inside[ends[:-1] - 1] = False  # the next row is another object's
-        at, there = places(partitions, extents["partition"])
+        at, is_kept = places(partitions, extents["partition"])
         if (
-            not there.all()
+            not is_kept.all()
             or ((extents["partition"][1:] <= extents["partition"][:-1]) & inside).any()
             or (extents["block"] < 0).any()
             or (extents["block"] >= np.repeat(of_blocks, of_extents)).any()

@@ -129,12 +129,12 @@ def _leaving(
 
 def _holders(added: Rows, rows: Rows) -> Rows:
     """Return for each row of a shared object which of the added L1 objects holds all of its records; -1 if none does."""
-    at, there = places(added["partition"], rows["partition"])  # the first one of the partition
+    at, is_added = places(added["partition"], rows["partition"])  # the first one of the partition
     several = distinct(added["partition"][1:][added["partition"][1:] == added["partition"][:-1]])
     if len(several):
-        some = np.isin(rows["partition"], several)
-        at[some] = position(added, rows["partition"][some], rows["base"][some])
-    at[~there | (at < 0)] = -1
+        is_of_several = np.isin(rows["partition"], several)
+        at[is_of_several] = position(added, rows["partition"][is_of_several], rows["base"][is_of_several])
+    at[~is_added | (at < 0)] = -1
     at[(at >= 0) & ((added["base"][at] > rows["base"]) | (added["last"][at] < rows["last"]))] = -1
     return at
 
@@ -150,12 +150,12 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
 
     stamped = [(int(row["epoch"]), [int(row["partition"])]) for row in added[added["epoch"] < state.l1_fence]]
     stamped += [(o.epoch, o.partitions.tolist()) for o in change.shared if o.epoch < state.l1_fence]
-    for stamp, some in stamped:
+    for stamp, stale in stamped:
         why = (
             f"what the run wrote is stamped with epoch {stamp}, and vacuum has fenced off all below {state.l1_fence}; "
             "nothing of it counts: run it again"
         )
-        faults |= dict.fromkeys(some, why)
+        faults |= dict.fromkeys(stale, why)
     begins, following = (topic.values(column, partitions, 0) for column in (topic.log_start, topic.next_offsets))
     if kind == EXPIRE:
         starts = change.starts["offset"]

@@ -153,9 +153,9 @@ class EditedTopic(msgspec.Struct, frozen=True, array_like=True, dict=True):
     def only(self, partitions: Rows) -> EditedTopic:
         """Return the part of the edit that concerns some of its partitions."""
         columns = zip(_COLUMNS, self.change.columns, strict=True)
-        some = {name: rows[np.isin(rows["partition"], partitions)] for name, rows in columns}
+        selected = {name: rows[np.isin(rows["partition"], partitions)] for name, rows in columns}
         shared = (o.only(np.isin(o.rows["partition"], partitions)) for o in self.change.shared)
-        return EditedTopic.of(self.revision, self.topic_id, (o for o in shared if o.is_named.any()), **some)
+        return EditedTopic.of(self.revision, self.topic_id, (o for o in shared if o.is_named.any()), **selected)
 
 
 _COLUMNS: Final = {
@@ -221,8 +221,8 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
                 yield self
                 return
             topics = [
-                self.topics[n].only(np.sort(np.concatenate([partitions for _, partitions, _ in some])))
-                for n, some in groupby(units[first:end], key=lambda unit: unit[0])
+                self.topics[n].only(np.sort(np.concatenate([partitions for _, partitions, _ in group])))
+                for n, group in groupby(units[first:end], key=lambda unit: unit[0])
             ]
             yield msgspec.structs.replace(self, topics=topics)
             first, before = end, int(ends[end - 1])

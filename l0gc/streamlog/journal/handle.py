@@ -318,9 +318,9 @@ class JournalHandle:
             }
         landed = []
         for o, offset in zip(request.objects, request.offsets, strict=False):
-            there = objects.get((o.key, offset))
-            whole = there is not None and NUMBER.itemsize * len(there.extents) == len(o.partitions)
-            landed.append(LandedObject(offset, there.extents["base"] if there is not None and whole else None))
+            placed = objects.get((o.key, offset))
+            whole = placed is not None and NUMBER.itemsize * len(placed.extents) == len(o.partitions)
+            landed.append(LandedObject(offset, placed.extents["base"] if placed is not None and whole else None))
         return landed
 
     def _explained(self, error: StaleClusterEpochError) -> L0gcError:
@@ -359,11 +359,11 @@ class JournalHandle:
             return CorruptObjectError(f"{fault_of(text)}; restore the named object from a version or a backup")
         return StoreError(f"{text}; run it again")
 
-    def topics(self, wanted: Iterable[Topic]) -> list[TopicState]:
+    def topics(self, topics: Iterable[Topic]) -> list[TopicState]:
         """Return copies of the journal's current state of topics, without topics that it does not have."""
         with self.replica.lock:
             state = self.catch_up()
-            pairs = ((state.topics.get(topic.revision), topic) for topic in wanted)
+            pairs = ((state.topics.get(topic.revision), topic) for topic in topics)
             return [
                 topic_state.copy()
                 for topic_state, topic in pairs
@@ -407,9 +407,9 @@ class JournalHandle:
     def purge(self, names: Iterable[bytes]) -> int:
         """Forget dropped objects, which are gone from the bucket, by their names; return how many there were."""
         purged = 0
-        wanted = sorted(set(names))
-        for at in range(0, len(wanted), ENTRY_BYTES // NAME.itemsize):
-            entry = Purged(pack(np.array(wanted[at : at + ENTRY_BYTES // NAME.itemsize], NAME)))
+        distinct_names = sorted(set(names))
+        for at in range(0, len(distinct_names), ENTRY_BYTES // NAME.itemsize):
+            entry = Purged(pack(np.array(distinct_names[at : at + ENTRY_BYTES // NAME.itemsize], NAME)))
             sums: list[int] = []
 
             def left(state: JournalState, entry: Purged = entry, sums: list[int] = sums) -> Purged | None:

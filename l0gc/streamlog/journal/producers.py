@@ -102,8 +102,8 @@ def progress_of(producers: Mapping[int, ProducerState], input_id: str) -> InputP
 
     A restored controller log may have forgotten the producer, and then assigns its name another id.
     """
-    there = [s.inputs[input_id] for s in list(producers.values()) if input_id in s.inputs]
-    return max(there, key=lambda progress: progress.landed, default=None)
+    positions = [s.inputs[input_id] for s in list(producers.values()) if input_id in s.inputs]
+    return max(positions, key=lambda progress: progress.landed, default=None)
 
 
 def is_ahead(state: ProducerState, epoch: int, run: str) -> bool:

@@ -88,30 +88,30 @@ class RowList:
         """Return the rows of one partition."""
         ends = self._firsts["partition"]
         first, last = int(np.searchsorted(ends, partition)), int(np.searchsorted(ends, partition, "right"))
-        some = self._pieces[max(0, first - 1) : last]
-        return np.concatenate([NO_L1_ROWS, *(of_partition(piece, partition) for piece in some)])
+        pieces = self._pieces[max(0, first - 1) : last]
+        return np.concatenate([NO_L1_ROWS, *(of_partition(piece, partition) for piece in pieces)])
 
     def has(self, rows: Rows) -> Rows:
         """Return which of some rows, given in order, are in the list, equal in every byte."""
         listed = np.zeros(len(rows), bool)
         for number, mine in self._touched(rows["partition"], rows["base"]):
-            piece, some = self._pieces[number], rows[mine]
-            at = position(piece, some["partition"], some["base"])
+            piece, asked = self._pieces[number], rows[mine]
+            at = position(piece, asked["partition"], asked["base"])
             equal = at >= 0
-            equal[equal] = the_same(piece[at[equal]], some[equal])
+            equal[equal] = the_same(piece[at[equal]], asked[equal])
             listed[mine] = equal
         return listed
 
     def names(self, rows: Rows) -> Rows:
         """Return which of some rows, given in order, have the name of a row of their partition in the list."""
-        wanted, named = identities(rows), np.zeros(len(rows), bool)
+        ids, named = identities(rows), np.zeros(len(rows), bool)
         for number, piece in enumerate(self._pieces):
             lower = int(np.searchsorted(rows["partition"], piece["partition"][0]))
             upper = int(np.searchsorted(rows["partition"], piece["partition"][-1], "right"))
             if lower < upper:
                 if (piece_ids := self._named[number]) is None:
                     self._named[number] = piece_ids = np.sort(identities(piece))
-                named[lower:upper] |= places(piece_ids, wanted[lower:upper])[1]
+                named[lower:upper] |= places(piece_ids, ids[lower:upper])[1]
         return named
 
     def below(self, partitions: Rows, starts: Rows) -> Rows:
@@ -141,16 +141,16 @@ class RowList:
         pieces: list[Rows] = []
         named: list[Rows | None] = []
         for number, piece in enumerate(self._pieces):
-            some = [piece]
+            parts = [piece]
             if number in leaving:
                 left = gone[leaving[number]]
                 kept = np.ones(len(piece), bool)
                 kept[position(piece, left["partition"], left["base"])] = False
-                some = _cut(piece[kept])
+                parts = _cut(piece[kept])
             if number in coming:
-                some = _cut(in_order(np.concatenate([*some, added[coming[number]]])))
-            pieces += some
-            named += [self._named[number]] if some and some[0] is piece else [None] * len(some)
+                parts = _cut(in_order(np.concatenate([*parts, added[coming[number]]])))
+            pieces += parts
+            named += [self._named[number]] if parts and parts[0] is piece else [None] * len(parts)
         if len(pieces) > _SPARSE * (1 + sum(map(len, pieces)) // PIECE_ROWS):
             return RowList(np.concatenate(pieces))
         changed = RowList()

@@ -194,11 +194,11 @@ def places_of(objects: Sequence[SharedObject], partitions: Rows) -> Rows:
         if not len(partitions) or o.rows["partition"][0] > partitions[-1] or o.rows["partition"][-1] < partitions[0]:
             continue
         mine = np.flatnonzero(places(partitions, o.rows["partition"])[1] & o.is_named)
-        some = np.empty(len(mine), PLACE)
-        some["partition"], some["base"] = o.rows["partition"][mine], o.rows["base"][mine]
-        some["last"] = some["base"] + o.rows["records"][mine] - 1
-        some["object"], some["row"] = number, mine
-        parts.append(some)
+        row_places = np.empty(len(mine), PLACE)
+        row_places["partition"], row_places["base"] = o.rows["partition"][mine], o.rows["base"][mine]
+        row_places["last"] = row_places["base"] + o.rows["records"][mine] - 1
+        row_places["object"], row_places["row"] = number, mine
+        parts.append(row_places)
     return np.concatenate(parts)
 
 

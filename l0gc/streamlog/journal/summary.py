@@ -57,11 +57,11 @@ def tasks_of(
     return [
         JournalTask(
             j,
-            some,
-            max(floor, min((prev(topic.revision) for topic, _ in some), default=NO_WATERMARK)),
+            topics,
+            max(floor, min((prev(topic.revision) for topic, _ in topics), default=NO_WATERMARK)),
             noted.get(unit_name(j)),
         )
-        for j, some in runs.items()
+        for j, topics in runs.items()
     ]
 
 

@@ -61,7 +61,7 @@ def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers
     """Drain pieces of topics, given by journal, and yield what each round came to, journal by journal. Raises `StoreError`;
     finished rounds stay committed.
     """
-    of_topic = [(j, r, list(some)) for j, of in due.items() for r, some in groupby(of, key=lambda d: d.revision)]
+    of_topic = [(j, r, list(drains)) for j, of in due.items() for r, drains in groupby(of, key=lambda d: d.revision)]
     while of_topic:
         state = cluster.controller.snapshot()
         live = {t.revision: t for t in state.topics.values()}
@@ -75,9 +75,9 @@ def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers
                 size += takes[journal][revision].bytes
         of_topic = [one for one in of_topic if one[2]]
         windows, before = [], 0
-        for journal, some in takes.items():
-            windows.append(DrainWindow(journal, {r: live[r] for r in some}, begins=before, drains=some))
-            before += sum(d.bytes for d in some.values())
+        for journal, drains in takes.items():
+            windows.append(DrainWindow(journal, {r: live[r] for r in drains}, begins=before, drains=drains))
+            before += sum(d.bytes for d in drains.values())
         if windows:
             objects, partitions = (sum(getattr(d, n) for w in windows for d in w.drains.values()) for n in _SIZES)
             r = Round(state.epoch, windows, before, *task_counts(before, objects, workers.cores, partitions))
@@ -126,8 +126,8 @@ class DrainLift(Lift):
 
         return ask
 
-    def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[Outcome]:
-        written = gathered(found)
+    def commit(self, cluster: Handles, parts: Iterable[Files | Fault]) -> Iterator[Outcome]:
+        written = gathered(parts)
         for take in self.round.takes:
             files = {revision: rows for (of, revision), rows in written.files.items() if of == take.journal}
             faults = [f for f in written.faults if f.journal == take.journal]

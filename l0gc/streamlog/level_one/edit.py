@@ -63,8 +63,8 @@ class Editor:
         for revision, columns in changes:
             of_topic.setdefault(revision, []).append(columns)
         topics = [
-            EditedTopic.of(revision, self.topics[revision].topic_id, shared.get(revision, ()), **_joined(some))
-            for revision, some in sorted(of_topic.items())
+            EditedTopic.of(revision, self.topics[revision].topic_id, shared.get(revision, ()), **_joined(parts))
+            for revision, parts in sorted(of_topic.items())
         ]
         return self.handle.land(Edit(kind, epoch, topics), dry_run=dry_run) if topics else LandedEdit()
 

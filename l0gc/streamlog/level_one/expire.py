@@ -136,10 +136,10 @@ def _expire(
     now_ms = cluster.controller.store_time.settle(as_of_ms)
     work = {t.revision: (t, state.retention(t)) for t in topics if state.retention(t) != Retention()}
 
-    def wanted(t: Topic, state: TopicState) -> tuple[Rows, Rows]:
+    def new_starts(t: Topic, state: TopicState) -> tuple[Rows, Rows]:
         return starts_by_retention(state, work[t.revision][1], now_ms)
 
-    return run_expiry(cluster, [t for t, _ in work.values()], wanted, dry_run, shown)
+    return run_expiry(cluster, [t for t, _ in work.values()], new_starts, dry_run, shown)
 
 
 class Loss(NamedTuple):
@@ -147,7 +147,7 @@ class Loss(NamedTuple):
 
     topic: str
     records: int
-    there: int
+    present: int
 
 
 class Losses(NamedTuple):
@@ -186,7 +186,7 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
     for start in planned.starts:
         records_by_topic[start.topic] += start.log_start_offset - start.previous
 
-    def there(topic: Topic) -> int:
+    def present(topic: Topic) -> int:
         records = 0
         for journal in topic.journals:
             with suppress(CorruptObjectError, StoreError):  # what cannot be read is among the errors
@@ -194,7 +194,7 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
         return records
 
     return Losses(
-        [Loss(name, records, there(after.topics[name])) for name, records in records_by_topic.most_common()],
+        [Loss(name, records, present(after.topics[name])) for name, records in records_by_topic.most_common()],
         planned.errors,
         before,
     )
@@ -225,7 +225,7 @@ class _Expiry(Editor):
     def __init__(
         self, cluster: Handles, journal: int, topics: Sequence[Topic], new_starts: NewStarts, dry_run: bool, shown: int
     ) -> None:
-        self._cluster, self._wanted, self._dry_run, self._shown = cluster, new_starts, dry_run, shown
+        self._cluster, self._new_starts, self._dry_run, self._shown = cluster, new_starts, dry_run, shown
         self.result = ExpireResult()
         super().__init__(cluster.journal(journal), {t.revision: t for t in topics}, self.result.errors)
 
@@ -242,7 +242,7 @@ class _Expiry(Editor):
 
     def _starts(self, state: TopicState) -> Rows:
         """Return the new starts of a topic's partitions, as rows of `START`."""
-        partitions, starts = self._wanted(self.topics[state.revision], state)
+        partitions, starts = self._new_starts(self.topics[state.revision], state)
         new = np.empty(len(partitions), START)
         new["partition"], new["offset"] = partitions, starts
         return new

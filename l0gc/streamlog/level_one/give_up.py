@@ -225,7 +225,7 @@ def _by_objects(cluster: Handles, topics: Sequence[Topic], keys: set[str]) -> li
         return [lost for state in states for lost in _of_topic(state, by_revision[state.revision], keys)]
 
     by_object = cluster.parallel.map(look, by_journal(topics).items())
-    lost = [one for some in by_object for one in some]
+    lost = [one for lost_here in by_object for one in lost_here]
     for key in sorted(keys - {e.key for one in lost for e in one.extents}):
         raise NotFoundError(f"no journal needs {key}: none of its records is unreconciled; nothing was given up")
     return lost
@@ -240,9 +240,9 @@ def _of_topic(state: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost
     for o in state.objects:
         for row in o.extents[places(partitions, o.extents["partition"])[1]]:
             extents[int(row["partition"])].append(o.extent(row))
-    for partition, some in extents.items():
-        ends = [n for n, e in enumerate(some) if e.key in keys]
-        lost = _Lost(topic, partition, some[ends[0] : ends[-1] + 1])
+    for partition, of_partition in extents.items():
+        ends = [n for n, e in enumerate(of_partition) if e.key in keys]
+        lost = _Lost(topic, partition, of_partition[ends[0] : ends[-1] + 1])
         for e in lost.extents:
             if e.key not in keys:
                 raise _not_next(lost, e)
@@ -299,7 +299,7 @@ def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> di
                         "--force-readable"
                     )
                 read.setdefault((key, block.start), []).append(block)
-    return {place: _most_often(some) for place, some in read.items()}
+    return {place: _most_often(copies) for place, copies in read.items()}
 
 
 def _most_often(read: Sequence[Remains]) -> Remains:

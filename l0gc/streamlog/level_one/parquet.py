@@ -285,11 +285,11 @@ def _check_group(metadata: Any, number: int, key: str) -> None:
         )
 
 
-def has_l1_columns(found: pa.Schema, *, only: bool = False) -> bool:
+def has_l1_columns(schema: pa.Schema, *, only: bool = False) -> bool:
     """Return whether a file with this schema may be an L1 object; with `only`, whether it has no other columns."""
-    fields = {f.name: f for f in found}
+    fields = {f.name: f for f in schema}
     l1_fields = [f for f in L1_FILE if f.name in fields or f.name in L1_SCHEMA.names]
-    own = [f.name for f in found if not is_typed(f)]
+    own = [f.name for f in schema if not is_typed(f)]
     if only and (own != [f.name for f in l1_fields] or any(f.nullable != fields[f.name].nullable for f in l1_fields)):
         return False
     return all(f.name in fields and f.type == fields[f.name].type for f in l1_fields)

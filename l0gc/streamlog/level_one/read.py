@@ -100,18 +100,18 @@ def _decoded(
 
 
 def _still(
-    read: ObjectRead, found: list[_Block | Fault] | CorruptObjectError, still_needed: StillNeeded
+    read: ObjectRead, blocks: list[_Block | Fault] | CorruptObjectError, still_needed: StillNeeded
 ) -> list[_Block | Fault]:
     """Return what was found, or a fault for what the journal still needs of an unreadable object."""
-    if not isinstance(found, CorruptObjectError):
-        return found
+    if not isinstance(blocks, CorruptObjectError):
+        return blocks
     now = still_needed(read)
-    return [] if now is None else [_fault(now, now.object.extents, found)]
+    return [] if now is None else [_fault(now, now.object.extents, blocks)]
 
 
-def _blocks(read: ObjectRead, found: list[tuple[Block, bytes]]) -> Iterator[_Block | Fault]:
+def _blocks(read: ObjectRead, fetched: list[tuple[Block, bytes]]) -> Iterator[_Block | Fault]:
     o = read.object
-    for number, (block, content) in zip(o.needed, found, strict=True):
+    for number, (block, content) in zip(o.needed, fetched, strict=True):
         extents = o.extents[o.extents["block"] == number]
         try:
             records = decode_block(content, o.key, block)

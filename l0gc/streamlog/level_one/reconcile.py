@@ -121,8 +121,8 @@ class ReconcileResult(Outcome):
 
     def count_in(self, lifted: Mapping[int, Rows]) -> None:
         """Count partitions that were lifted, given by revision: each once."""
-        for revision, some in lifted.items():
-            self.lifted[revision] = np.union1d(self.lifted.get(revision, some), some)
+        for revision, partitions in lifted.items():
+            self.lifted[revision] = np.union1d(self.lifted.get(revision, partitions), partitions)
         self.partitions = sum(map(len, self.lifted.values()))
 
 
@@ -327,8 +327,8 @@ class Lift:
         if self.lifted is not None:
             self.lifted.show(wrote=records)
 
-    def commit(self, cluster: Handles, found: Iterable[Files | Fault]) -> Iterator[Outcome]:
-        yield from commit_round(cluster, self.round, gathered(found)).values()
+    def commit(self, cluster: Handles, parts: Iterable[Files | Fault]) -> Iterator[Outcome]:
+        yield from commit_round(cluster, self.round, gathered(parts)).values()
 
 
 def handed_on(written: WrittenL1, number: Mapping[int, int]) -> Iterator[tuple[int, Files | Fault]]:
@@ -341,9 +341,9 @@ def handed_on(written: WrittenL1, number: Mapping[int, int]) -> Iterator[tuple[i
         yield number[fault.journal], fault
 
 
-def gathered(found: Iterable[Files | Fault]) -> WrittenL1:
+def gathered(parts: Iterable[Files | Fault]) -> WrittenL1:
     written = WrittenL1()
-    for what in found:
+    for what in parts:
         if isinstance(what, Fault):
             written.faults.append(what)
             continue
@@ -364,8 +364,8 @@ def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> dict[int, Re
     for take in r.takes:
         journal = take.journal
         files, misfits = (
-            {revision: rows for (of, revision), rows in some.items() if of == journal}
-            for some in (written.files, written.misfits)
+            {revision: rows for (of, revision), rows in by_topic.items() if of == journal}
+            for by_topic in (written.files, written.misfits)
         )
         shared = {revision: objects for (of, revision), objects in written.shared.items() if of == journal}
         faults = [f for f in written.faults if f.journal == journal]

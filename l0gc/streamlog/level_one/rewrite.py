@@ -116,15 +116,15 @@ def _with_sources(
 
     def in_turn(merge: MergeGroup) -> Iterator[_Source]:
         files = _wanted(topics, merge)
-        for some in grouped(files, (lambda w: w.file.bytes, FETCH_BYTES), (lambda w: 1, FETCHED)):
-            yield from parallel.map(opened, some)
+        for group in grouped(files, (lambda w: w.file.bytes, FETCH_BYTES), (lambda w: 1, FETCHED)):
+            yield from parallel.map(opened, group)
 
-    for some in grouped(merges, (lambda m: m.bytes, FETCH_BYTES), (lambda m: len(m.sources), FETCHED)):
-        if some[0].bytes > FETCH_BYTES or len(some[0].sources) > FETCHED:
-            yield some[0], in_turn(some[0])
+    for group in grouped(merges, (lambda m: m.bytes, FETCH_BYTES), (lambda m: len(m.sources), FETCHED)):
+        if group[0].bytes > FETCH_BYTES or len(group[0].sources) > FETCHED:
+            yield group[0], in_turn(group[0])
             continue
-        sources = iter(parallel.map(opened, [w for m in some for w in _wanted(topics, m)]))
-        yield from ((m, list(islice(sources, len(m.sources)))) for m in some)
+        sources = iter(parallel.map(opened, [w for m in group for w in _wanted(topics, m)]))
+        yield from ((m, list(islice(sources, len(m.sources)))) for m in group)
 
 
 def _is_worth(item: tuple[MergeGroup, Iterable[_Source]]) -> bool:

@@ -227,8 +227,8 @@ class _Work:
         for together, most in ((True, (MOST_BYTES, MOST_PARTITIONS)), (False, (_TASK_BYTES, len(firsts)))):
             limits = (lambda n: int(weights[n]), most[0]), (lambda _: 1, most[1])
             kind = np.flatnonzero(shares == together).tolist()
-            for _, some in groupby(kind, lambda n: (journals[n], revisions[n])):
-                for group in grouped(some, *limits):
+            for _, numbers in groupby(kind, lambda n: (journals[n], revisions[n])):
+                for group in grouped(numbers, *limits):
                     yield _Task(np.concatenate([ordered[firsts[n] : ends[n]] for n in group]), together)
 
     def run(self, task: _Task) -> list[_Written]:
@@ -381,7 +381,7 @@ def _gathered(batches: Sequence[pa.RecordBatch], pieces: Rows) -> pa.RecordBatch
     by_batch = pieces[order]
     changes = np.flatnonzero(by_batch["batch"][1:] != by_batch["batch"][:-1]) + 1
     parts = [
-        batches[int(some["batch"][0])].take(_rows(some["row"], some["records"])) for some in np.split(by_batch, changes)
+        batches[int(run["batch"][0])].take(_rows(run["row"], run["records"])) for run in np.split(by_batch, changes)
     ]
     leveled = level(parts)
     names = [name for name in leveled[0].schema.names if name in _SHARED]

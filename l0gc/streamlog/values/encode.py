@@ -33,10 +33,10 @@ def values_of(batch: pa.RecordBatch, schema: ValueSchema, name: str) -> list[byt
     Raises:
         UsageError: a column does not fit the schema without a loss.
     """
-    wanted = [c for c in schema.columns if c.column in batch.schema.names]
-    columns = [_exact(batch.column(c.column), c, f"column {c.column!r} of {name}") for c in wanted]
+    present = [c for c in schema.columns if c.column in batch.schema.names]
+    columns = [_exact(batch.column(c.column), c, f"column {c.column!r} of {name}") for c in present]
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
-    return [_ENCODER.encode({c.name: v for c, v in zip(wanted, row, strict=True) if v is not None}) for row in rows]
+    return [_ENCODER.encode({c.name: v for c, v in zip(present, row, strict=True) if v is not None}) for row in rows]
 
 
 def _exact(given: pa.Array, c: ValueColumn, where: str) -> pa.Array:
@@ -77,13 +77,13 @@ def _plain(texts: pa.Array) -> pa.Array:
 
 def _struct(given: pa.Array, c: ValueColumn, where: str) -> pa.Array:
     names = [f.name for f in given.type]
-    known = {child.name: child for child in c.children}
-    if odd := next((n for n in names if n not in known), None):
+    children = {child.name: child for child in c.children}
+    if odd := next((n for n in names if n not in children), None):
         raise UsageError(
             f"{where} has a field {odd!r}, which is not in the topic's value schema: leave it out, or add it"
         )
     inner = [
-        _exact(column, known[n], f"field {n!r} of {where}") for n, column in zip(names, given.flatten(), strict=True)
+        _exact(column, children[n], f"field {n!r} of {where}") for n, column in zip(names, given.flatten(), strict=True)
     ]
     return pa.StructArray.from_arrays(inner, names, mask=given.is_null() if given.null_count else None)
 

@@ -87,15 +87,15 @@ class ValueParser:
 
     def parse(self, values: pa.Array) -> list[pa.Array]:
         """Return the columns of `fields`, with a row for each value, a byte string that is not null."""
-        return self._joined(self._parse(some) for some in _batches(values))
+        return self._joined(self._parse(batch) for batch in _batches(values))
 
     def _joined(self, parts: Iterable[list[pa.Array]]) -> list[pa.Array]:
-        found = [*zip(*parts, strict=True)]
-        return [pa.concat_arrays(some) for some in found] or [pa.nulls(0, f.type) for f in self.fields]
+        columns = [*zip(*parts, strict=True)]
+        return [pa.concat_arrays(chunks) for chunks in columns] or [pa.nulls(0, f.type) for f in self.fields]
 
     def _parse(self, values: pa.Array) -> list[pa.Array]:
-        if (found := self._together(values)) is not None:
-            return found
+        if (together := self._together(values)) is not None:
+            return together
         likely = np.fromiter(map(self._seems_to_fit, values.to_pylist()), np.bool_, len(values))
         rest = values.filter(pa.array(likely))
         pieces = (rest.slice(at, PIECE_ROWS) for at in range(0, len(rest), PIECE_ROWS))
@@ -132,17 +132,17 @@ class ValueParser:
             )
             if len(read) != len(values):
                 return None
-            found = [_cast(read.column(c.name).combine_chunks(), c) for c in self._columns]
+            columns = [_cast(read.column(c.name).combine_chunks(), c) for c in self._columns]
         except pa.ArrowException:
             return None
-        return [*found, pa.nulls(len(values), pa.string())]
+        return [*columns, pa.nulls(len(values), pa.string())]
 
     def _alone(self, values: pa.Array) -> list[pa.Array]:
         """Return the columns by `fits`, value by value."""
         fitted = [self._fit(value) for value in values.to_pylist()]
-        found = pa.array([f.fields for f in fitted], self._type)
+        parsed = pa.array([f.fields for f in fitted], self._type)
         errors = pa.array([f.error or None for f in fitted], pa.string())
-        return [*(found.field(i) for i in range(found.type.num_fields)), errors]
+        return [*(parsed.field(i) for i in range(parsed.type.num_fields)), errors]
 
 
 @cache
@@ -213,30 +213,30 @@ def _screen_type(c: ValueColumn) -> Any:
     return int | float | str if c.decimal else _SCREEN.get(c.type, str)
 
 
-def _cast(found: pa.Array, c: ValueColumn) -> pa.Array:
+def _cast(column: pa.Array, c: ValueColumn) -> pa.Array:
     """Return a column that pyarrow has read, in its own type. Raises `ArrowInvalid` if `fits` may differ."""
     if c.type == "list":
-        inner = _cast(found.values, c.children[0])
-        return pa.Array.from_buffers(type_of(c), len(found), found.buffers()[:2], found.null_count, children=[inner])
+        inner = _cast(column.values, c.children[0])
+        return pa.Array.from_buffers(type_of(c), len(column), column.buffers()[:2], column.null_count, children=[inner])
     if c.type == "struct":
-        inner = [_cast(found.field(i), child) for i, child in enumerate(c.children)]
-        return pa.Array.from_buffers(type_of(c), len(found), found.buffers()[:1], found.null_count, children=inner)
+        inner = [_cast(column.field(i), child) for i, child in enumerate(c.children)]
+        return pa.Array.from_buffers(type_of(c), len(column), column.buffers()[:1], column.null_count, children=inner)
     if c.type in {"float", "double"}:
-        bounds = pc.min_max(found).as_py()  # of those that are numbers; infinity is one
+        bounds = pc.min_max(column).as_py()  # of those that are numbers; infinity is one
         if c.type == "float" and any(abs(v) > FLOAT_MAX for v in bounds.values() if v is not None):
             raise pa.ArrowInvalid("a number is out of range")
-        if pc.any(pc.invert(pc.is_finite(found))).as_py():
+        if pc.any(pc.invert(pc.is_finite(column))).as_py():
             raise pa.ArrowInvalid("a number is not finite")
     if c.type in _FORM:
-        if pc.any(pc.invert(pc.match_substring_regex(found, _FORM[c.type]))).as_py():
+        if pc.any(pc.invert(pc.match_substring_regex(column, _FORM[c.type]))).as_py():
             raise pa.ArrowInvalid("a time has another form")
-        if c.type != "date" and _any_matches(found, _FINER):
-            found = pc.replace_substring_regex(found, _FINER, r"\1")
-        found = found.cast(type_of(c))
-        times = pc.min_max(found.view(pa.int64())).as_py() if c.type != "date" else {}
+        if c.type != "date" and _any_matches(column, _FINER):
+            column = pc.replace_substring_regex(column, _FINER, r"\1")
+        column = column.cast(type_of(c))
+        times = pc.min_max(column.view(pa.int64())).as_py() if c.type != "date" else {}
         if any(not _RANGE[0] <= v <= _RANGE[1] for v in times.values() if v is not None):
             raise pa.ArrowInvalid("a time is before year 1 or after 9999")
-    return found.cast(type_of(c))
+    return column.cast(type_of(c))
 
 
 def _any_matches(texts: pa.Array, pattern: str) -> bool:

@@ -251,5 +251,5 @@ def test_an_unreadable_journal_makes_the_effect_of_a_shorter_retention_unknown()
     assert losses(another_process(cluster), "events", RetentionSettings(msgspec.UNSET, 0)).unknown == []
     store_of(cluster).fault = failing(AccessDeniedError("403"), "get", journal_log(1))
     by_topic, unknown, _ = losses(another_process(cluster), "events", RetentionSettings(msgspec.UNSET, 0))
-    assert [(loss.topic, loss.records, loss.there) for loss in by_topic] == [("events", 1, 1)]
+    assert [(loss.topic, loss.records, loss.present) for loss in by_topic] == [("events", 1, 1)]
     assert unknown == ["journal 1: 403"]
