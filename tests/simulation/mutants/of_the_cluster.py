@@ -165,6 +165,7 @@ def nothing_without_topics(cluster_epoch: int, units: Sequence[UnitSummary]) -> 
     "an epoch above the cluster epoch is ignored",
     f"{_TEST_COMPUTE}::test_an_epoch_that_the_cluster_has_not_reached_is_refused",
     f"{_TEST_PIPELINE}::test_an_object_above_the_cluster_epoch_stops_everything",
+    simulated=False,
 )
 def epochs_not_compared() -> AbstractContextManager[Any]:
     return everywhere(_COMPUTE, "check_epochs", lambda cluster_epoch, highest_known, source, *rest: None)
@@ -200,8 +201,8 @@ def published_epoch_ignored(cluster_epoch: int, published: PublishedWatermark | 
     "nobody looks at what is published before an entry is appended",
     f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
-def written_unchecked(self: Controller, decide: Any, *, initialised: bool = True, guarded: bool = True) -> bool:
-    return _propose(self, decide, initialised=initialised, guarded=False)
+def written_unchecked(self: Controller, decide: Any, **options: Any) -> bool:
+    return _propose(self, decide, **{**options, "guarded": False})
 
 
 @instead(
