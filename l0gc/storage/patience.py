@@ -70,7 +70,7 @@ class Patience:
         with self._lock:
             if self._total() < self.seconds:
                 return False
-            if self._clock() - self._ended_at >= self.answer_s:
+            if self._clock() - self._ended_at >= self.seconds / 2:
                 self._in_vain.clear()
             return any(kind == unanswered for unanswered, _ in self._in_vain)
 

@@ -75,7 +75,7 @@ def test_only_kinds_of_requests_that_went_unanswered_end(patience: Patience, wat
 def test_after_a_rest_the_store_is_tried_anew(patience: Patience, watch: Watch) -> None:
     for _ in range(2):
         wait(patience, watch, JOURNAL.format(3))
-    watch.now += 29
+    watch.now += 59
     assert patience.is_over("get")
     watch.now += 1
     assert not patience.is_over("get")

@@ -152,15 +152,16 @@ def test_requests_of_a_kind_that_hang_end_together(
 ) -> None:
     direct.put("a/k", b"v")
     with proxied(weed, HangingFor(operation)) as proxy:
-        store = through(proxy, replace(bucket, timeout_s=2.0))
-        for _ in range(2):
-            with contextlib.suppress(StoreTimeoutError, StoreSilentError):
-                ask(store)
-            assert store.head("a/k").size == 1
+        store = through(proxy, replace(bucket, timeout_s=4.0))
+        with contextlib.suppress(StoreTimeoutError, StoreSilentError):
+            ask(store)
+        with pytest.raises(StoreSilentError, match="left requests unanswered for 4s in total"):
+            ask(store)
         sent = len(proxy.requests)
-        with pytest.raises(StoreSilentError, match="left requests unanswered for 2s in total"):
+        with pytest.raises(StoreSilentError):
             ask(store)
         assert len(proxy.requests) == sent
+        assert store.head("a/k").size == 1
 
 
 def test_an_append_that_a_silent_store_was_not_sent_is_refused(
@@ -168,13 +169,11 @@ def test_an_append_that_a_silent_store_was_not_sent_is_refused(
 ) -> None:
     """Nothing was sent, so nothing is ambiguous: the command may be run again with the same input."""
     with proxied(weed, HangingFor("PutObject")) as proxy:
-        store = through(proxy, replace(bucket, timeout_s=2.0))
+        store = through(proxy, replace(bucket, timeout_s=4.0))
         log = SharedLog(store, "log/", Runtime())
-        for _ in range(3):
-            with pytest.raises((AmbiguousWriteError, StoreTimeoutError, StoreSilentError)):
+        for _ in range(5):
+            with contextlib.suppress(AmbiguousWriteError, StoreSilentError):
                 store.put_if_absent("k", b"1")
-        with pytest.raises(AmbiguousWriteError):
-            store.put_if_absent("k", b"1")
         sent = len(proxy.requests)
         with pytest.raises(StoreSilentError):
             log.append(0, b"entry", time_ms=0, as_of_ms=direct.now_ms())
