@@ -74,7 +74,7 @@ def is_valid(column: pa.Array) -> Any:
     """Return which values of a column are not null."""
     if not column.null_count:
         return np.ones(len(column), np.bool_)
-    if (bitmap_of := column.buffers()[0]) is None:  # of the null type
+    if (bitmap_of := column.buffers()[0]) is None:  # its type is null
         return np.zeros(len(column), np.bool_)
     bits = np.unpackbits(np.frombuffer(bitmap_of, np.uint8), bitorder="little")  # to_numpy imports pandas
     return bits[column.offset : column.offset + len(column)].astype(np.bool_)

@@ -9,7 +9,9 @@ from typing import Any, Final, Protocol, runtime_checkable
 NOTE: Final = 25
 """The level of messages that are always shown but are not errors: between INFO and WARNING."""
 
-logging.getLogger("l0gc").addHandler(logging.NullHandler())  # who uses the library says where its log goes
+logging.getLogger("l0gc").addHandler(
+    logging.NullHandler()
+)  # a program that uses the library decides where the log goes
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:

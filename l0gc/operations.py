@@ -75,9 +75,7 @@ def checked_value(name: str, value: object, kind: Any) -> Any:
     try:
         converted = msgspec.convert(_in_its_unit(name, value), kind)
         _check_storable(converted)
-        return (
-            str(converted) if isinstance(converted, str) else converted
-        )  # of the type itself, which all encoders take
+        return str(converted) if isinstance(converted, str) else converted  # a plain str, which all encoders accept
     # An AttributeError is msgspec's for an object of numpy that it takes for a mapping.
     except (msgspec.ValidationError, ValueError, AttributeError) as e:
         shown = repr(value)
@@ -111,7 +109,7 @@ def refuse_early(time_ms: float, way_out: str) -> None:
 def _check_storable(value: object) -> None:
     """Raise `ValueError` for a number or text, also within a sequence, that no entry can store."""
     match value:
-        case int() | float() if not -(2**63) <= value < 2**63:  # nor is NaN
+        case int() | float() if not -(2**63) <= value < 2**63:  # NaN is not either
             raise ValueError("it must fit into 64 bits")
         case str() | Path():
             text = str(value)
@@ -361,9 +359,9 @@ class Upload(Operation, frozen=True, kw_only=True):
             records.
         batch_bytes: About this many bytes of records become one L0 object.
         format: What files hold. auto takes lines of text, also gzip and zstd, and refuses anything else; raw any bytes, cut
-            at newlines; length-prefixed any bytes, each record behind its length in 4 bytes, the highest first; parquet and
-            arrow rows with a column value, or with the typed columns of the topic, and if they have them key, headers,
-            create_time and partition.
+            at newlines; length-prefixed any bytes, each record after its length in 4 bytes, the highest byte first;
+            parquet and arrow rows with a column value, or with the typed columns of the topic, and if they have them
+            key, headers, create_time and partition.
     """
 
     partition: int | None = None

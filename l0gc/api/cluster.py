@@ -259,8 +259,8 @@ class Cluster:
         """Yield the records of `read` as lines for a file: some thousand records at once, each followed by a newline.
 
         Args:
-            length_prefixed: each behind its length instead, as `upload` takes them with `format="length-prefixed"`, so that
-                values with newlines come back as they were.
+            length_prefixed: give each record after its length instead, as `upload` takes them with
+                `format="length-prefixed"`, so that values with newlines come back as they were.
             progress: called as it goes. If somebody follows it, the records are counted first.
         """
         from l0gc.streamlog.reader import count_records, read_record_lines

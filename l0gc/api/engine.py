@@ -31,7 +31,7 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A piece of work, as far as it decides where it is done.
+    """The facts about a piece of work that decide where it is done.
 
     Attributes:
         size: reads how large it is, if that decides; it may stop counting at the number that it gets. -1 if it is not known.
@@ -181,10 +181,10 @@ class Engine:
 
         Args:
             config: where the bucket is.
-            progress: is told what they do.
+            progress: called with what they do.
 
         Raises:
-            What starting a session raises, see `spark.session.get_session` and `spark.ship.make_ready`.
+            The errors of `spark.session.get_session` and of `spark.ship.make_ready`.
         """
         kind, why = self.choose(work)
         if kind == LOCAL:
@@ -203,7 +203,7 @@ class Engine:
                 workers.reason = why
                 yield workers
         except KeyboardInterrupt:
-            self._end_java()  # its jobs are cut off, and no word more is exchanged with it
+            self._end_java()  # cuts off its jobs; nothing more is sent to it
             raise
 
     def session(self, config: StoreConfig, progress: Progress = quiet) -> SparkSession:

@@ -70,7 +70,7 @@ class EngineEstimate:
     Attributes:
         pace: of the work.
         journals: how many are read in addition.
-        cores: those of this machine.
+        cores: the cores of this machine.
         spark: where Spark would do it.
     """
 

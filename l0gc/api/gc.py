@@ -47,7 +47,7 @@ _log: Final = logging.getLogger(__name__)
 
 StepRunner = Callable[[str, Callable[..., Outcome] | None], object]
 """Does the step of that name by a call of the function, which takes what the step's own method does to show its progress or
-to stop it; None where the step is not due. What the function raises has to be raised."""
+to stop it; None if the step is not due. Errors of the function must be raised again."""
 
 
 class StepError(msgspec.Struct, frozen=True):
@@ -129,7 +129,7 @@ def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, run_step: St
     """Run the due steps in their order.
 
     Args:
-        last: how each step ended when it last ran: one that failed is due, and so is one whose record is refused.
+        last: how each step ended when it last ran. A step that failed is due, and so is a step whose record is refused.
         external: the other system's log accepts no entries from l0gc, and M comes from its reports.
     """
     began = time.monotonic()

@@ -82,7 +82,7 @@ def _kinds_of(method: Callable[..., Any]) -> dict[str, Any]:
         if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             with suppress(NameError):
                 kinds[name] = eval(parameter.annotation, method.__globals__)  # noqa: S307 - it is in this package
-    taken = {name: kind for name, kind in kinds.items() if kind != str | Path}  # which msgspec does not take
+    taken = {name: kind for name, kind in kinds.items() if kind != str | Path}  # msgspec does not accept that one
     return {name: _as_number(kind) for name, kind in taken.items()}
 
 
@@ -304,7 +304,7 @@ class Tables(Group):
         _syncing().create_table(cluster, new)
         from l0gc.streamlog.level_one.drain import drain_topic
 
-        drain_topic(cluster, cluster.controller.snapshot().topic(topic))  # what fails, the next merge does
+        drain_topic(cluster, cluster.controller.snapshot().topic(topic))  # the next merge drains whatever fails here
         return TableView.of(new, cluster.controller.replica.state)
 
     def sync(
@@ -371,8 +371,8 @@ class Producers(Group):
         The other system numbers the records of each partition, and can be read from any number on. `positions` of the sender
         has, by partition, where to begin; `send(records, positions)` lands records (`Record`) with the positions after
         them. A run that begins fences the one before, which ends at its next `send` once it has read the controller's log
-        again, some seconds later. If both send meanwhile, one of them ends with an error, and no record lands twice. Begin a
-        run at least every 14 days, since a name is kept for so long.
+        again, some seconds later. If both send in that time, one of them ends with an error, and no record lands twice.
+        Begin a run at least every 14 days, since a name is kept for so long.
         """
         from l0gc.streamlog.ingest.sender import open_sender
 

@@ -13,7 +13,7 @@ def main() -> None:
     gc.set_threshold(_AT_START)
     gc.callbacks.append(_look_more_often)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # else it is a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # otherwise Python prints a traceback
     from l0gc.cli import signals
 
     try:
@@ -25,12 +25,12 @@ def main() -> None:
     try:
         run()
     finally:
-        gc.freeze()  # else Python looks for cycles once more in all that it gives up anyway
+        gc.freeze()  # otherwise Python searches everything for cycles once more before it exits
 
 
 def _look_more_often(phase: str, _: dict[str, int]) -> None:
     """Collect after fewer objects from now on: a long command's replies leave cycles."""
     if phase == "stop":
         gc.callbacks.remove(_look_more_often)
-        if gc.get_threshold()[0] == _AT_START:  # else the command has said how often
+        if gc.get_threshold()[0] == _AT_START:  # otherwise the command has set its own threshold
             gc.set_threshold(10_000, 30)

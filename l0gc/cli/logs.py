@@ -93,7 +93,7 @@ def set_up(format_name: str, verbose: int, command: str, run_id: str, *, quiet: 
     HANDLER.format_name, HANDLER.command, HANDLER.run_id, HANDLER.run = format_name, command, run_id, ""
     if HANDLER not in _ROOT.handlers:
         _ROOT.addHandler(HANDLER)
-        logging.getLogger().addHandler(logging.NullHandler())  # else the first word of another library puts one there
+        logging.getLogger().addHandler(logging.NullHandler())  # otherwise the first message of another library adds one
     least = logging.WARNING if quiet else NOTE
     _ROOT.setLevel(least if not verbose else logging.INFO if verbose == 1 else logging.DEBUG)
 

@@ -245,7 +245,7 @@ def main() -> None:
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for a kind of work that l0gc has not
     verbose = any(a == "--verbose" or (a.startswith("-v") and set(a[1:]) == {"v"}) for a in sys.argv[1:])
-    logs.set_up(_log_format(sys.argv[1:]), 0, "", "")  # for what is wrong before the command has begun
+    logs.set_up(_log_format(sys.argv[1:]), 0, "", "")  # for errors before the command begins
     try:
         code = _run()
     except (click.exceptions.Abort, KeyboardInterrupt) as e:
@@ -278,7 +278,7 @@ def _run() -> Any:
     try:
         return cli.main(prog_name="l0gc", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as e:
-        click.echo(e.ctx.get_help(), color=e.ctx.color)  # who types a group alone asks what it has
+        click.echo(e.ctx.get_help(), color=e.ctx.color)  # a group without a command shows its help
         return 0
 
 

@@ -307,7 +307,7 @@ def library(settings: Settings) -> Cluster:
     """Return the cluster of one command, for a `with` block. Raises `UsageError` if no URL is set."""
     if not settings.url:
         raise UsageError("no URL: say where the cluster is with --url s3://bucket/prefix or L0GC_URL")
-    of_boto3 = first_of(os.environ, ENDPOINT_VARIABLES)  # which reads it itself, unless a profile says not to
+    of_boto3 = first_of(os.environ, ENDPOINT_VARIABLES)  # boto3 reads it itself, unless a profile forbids that
     return api.open(
         settings.url,
         endpoint_url=None if settings.endpoint_url == of_boto3 else settings.endpoint_url,

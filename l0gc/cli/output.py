@@ -394,7 +394,7 @@ def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
         OutputFailedError: it could not be written, for example because the disk is full.
     """
     try:
-        is_file = path.is_file() or not path.exists()  # of a directory, opening it says that it is one
+        is_file = path.is_file() or not path.exists()  # opening a directory raises an error that names it
         place = path.resolve() if is_file else path
         part = place.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else place  # as long as a name may be
         file = part.open("wb")

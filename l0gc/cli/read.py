@@ -192,7 +192,7 @@ def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, s
     with writing_stdout():
         stdout = sys.stdout.buffer
         for shown in cluster.log(journal, start, checkpoint=checkpoint):
-            if out.json:  # as it goes: a log may be larger than the memory
+            if out.json:  # line by line, since a log may be larger than the memory
                 stdout.write(b"," if lines else _head(journal))
             lines, damaged = lines + 1, damaged + shown.damaged
             stdout.writelines(json_escaped(piece.decode()).encode() for piece in shown.pieces())

@@ -124,9 +124,9 @@ def _keep_to_the_grace(out: int) -> None:
 
 
 def _end_now(number: int, why: str) -> None:
-    """End the process, after a moment for a last word, or for the signal itself to end it."""
+    """End the process, after a moment in which a last message can be printed, or the signal can end the process."""
     if why:
-        _thread.start_new_thread(_say, (why,))  # whoever has stderr may not take it
+        _thread.start_new_thread(_say, (why,))  # in a thread, since the reader of stderr may block
     if (gateway := sys.modules.get("l0gc.spark.gateway")) is not None:
         gateway.end_java_at_once()
     time.sleep(_LAST_WORD_S)

@@ -235,7 +235,7 @@ def list_topics(out: Output, cluster: Cluster) -> None:
 def infer_command(out: Output, cluster: Cluster, name: str, records: int) -> None:
     """Propose a value schema for topic NAME from its first records. Prints JSON for --value-schema.
 
-    A field that cannot become a column is left out and named. One that is always null is a string.
+    A field that cannot become a column is left out and named. A field that is always null becomes a string.
 
     \b
     Example:

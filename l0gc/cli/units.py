@@ -126,7 +126,7 @@ def time_ms(value: object) -> int:
 
 
 def span_of(what: str, example: str) -> Callable[[str], tuple[int, int]]:
-    """Return the type of ranges of numbers, or of one: the first and the last."""
+    """Return the type of a range of numbers, given as `FIRST-LAST` or as one number."""
 
     def span(value: str) -> tuple[int, int]:
         m = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", value.strip())

@@ -327,7 +327,7 @@ class Deleter:
 
     Args:
         stop: set when the run is to end: the request in flight is the last one.
-        pause: checked before a request; by default there is none.
+        pause: checked before a request; none by default.
         keep_history: whether the bucket may keep versions, so that the ids of delete markers are useful.
     """
 
@@ -430,7 +430,7 @@ class DryDeleter:
 
 
 def _row(f: DeleteFailure) -> Row:
-    """Return what the store's table says of a key that is not deleted: whether it is tried again, more slowly, and
+    """Return how the store's table classifies a key that is not deleted: whether it is tried again, more slowly, and
     whether it may be gone, hidden by a delete marker. A request without a usable answer counts as a server error.
     """
     return row_of_key(f.code if f.code != _UNANSWERED else "InternalError")

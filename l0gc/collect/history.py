@@ -574,7 +574,7 @@ def run_named(records: Records, start: str) -> str:
 
     Raises:
         UsageError: several runs' ids begin with it, or none could.
-        NotFoundError: there is none.
+        NotFoundError: no such run exists.
     """
     if run_of(f"{folder(start)}x", shadow=True) is not None:
         raise UsageError(f"{start} was a shadow run, which deleted nothing; l0gc verify --shadow reads its record")
@@ -748,7 +748,7 @@ def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str
             continue
         deleted = left & {r.key for r in read_segment(records, key) if r.status != LEFT}
         left -= deleted
-        if deleted and not _is_of_versions(key):  # what was removed for good does not come back
+        if deleted and not _is_of_versions(key):  # a version that was removed for good cannot come back
             again[run] += len(deleted)
     return again
 

@@ -186,7 +186,7 @@ def _begin_plan(
     """Return the plan without what depends on the kind of run, the published M, and a function that returns the
     versioning.
 
-    What no log records is requested while the logs are read. Raises `PausedError`.
+    Facts that no log records are requested while the logs are read. Raises `PausedError`.
     """
     pause_read = cluster.parallel.begin(partial(read_pause, cluster.store))
     versioning = cluster.parallel.begin(partial(versioning_of, cluster.store))

@@ -226,7 +226,7 @@ class RunRecord:
         self._sink, self._status = sink, SHADOWED if shadow else PLANNED
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
-        self._encoding = threading.Lock()  # rows and an encoder take some MiB: one at a time
+        self._encoding = threading.Lock()  # rows and an encoder take some MiB, so threads encode one after another
 
     def plan(self, objects: Sequence[Deletable]) -> str:
         """Write a segment before its objects are deleted; return its key."""

@@ -163,7 +163,7 @@ class DeletionQueue:
             self._deleter = Deleter(
                 store, runtime, self.pacer, self.stop, pause=self._pause, keep_history=plan.keeps_history
             )
-        shadow = plan.options.dry_run  # of the dry runs only a shadow run has records
+        shadow = plan.options.dry_run  # a dry run has records only if it is a shadow run
         self._record = RunRecord(records, plan.run_id, worker, purge=plan.by_version, shadow=shadow)
         self.lock = threading.Lock()
         self._feeding = threading.Lock()
@@ -512,7 +512,7 @@ class DeletionRun(Generic[D, R]):
         """Wrap the work of a run: at its end or failure, total its result and write `run.json`.
 
         Raises:
-            What the work raises; its `so_far` is the result.
+            The errors of the work; their `so_far` is the result.
             StoreError: the end cannot be written.
         """
         clock = self._cluster.runtime.clock
@@ -576,7 +576,7 @@ class DeletionRun(Generic[D, R]):
     ) -> None:
         """Abort the unfinished uploads below `prefix` that `may_go` accepts; a dry run only counts them."""
         store, counts = self._cluster.store, queue.counts
-        counts.list_requests += 1  # for the first page, also if it is empty
+        counts.list_requests += 1  # the first page, even if it is empty
         try:
             for number, page in enumerate(store.uploads(prefix)):
                 counts.list_requests += number > 0

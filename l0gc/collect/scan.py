@@ -121,7 +121,7 @@ class SkipScan:
         while cursor is not None:
             start, cursor = cursor, None
             last = start
-            self.counts.list_requests += 1  # for the first page, also if it is empty
+            self.counts.list_requests += 1  # the first page, even if it is empty
             for number, page in enumerate(self._pages(start)):
                 self.counts.list_requests += number > 0
                 keys = page.keys

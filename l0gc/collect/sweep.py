@@ -65,8 +65,8 @@ class SweepResult(RunResult, kw_only=True):
         engine_reason: Why that one.
         stopped: Whether a signal or a pause ended the run.
         limited_by: The option whose limit left some of what was eligible: `max_objects`, `max_bytes` or
-            `max_delete_ratio`; null for none. With the last one, exit code 4.
-        paused: The pause that ended the run, or that a dry run met; null for none. See [pause](#l0gc-pause).
+            `max_delete_ratio`; null if none did. After the last one, the exit code is 4.
+        paused: The pause that ended the run, or that a dry run met; null without a pause. See [pause](#l0gc-pause).
         seconds: How long it took, without Spark's start.
         run_id: The folder below `l0gc/runs/` with what was deleted. A run that deleted nothing and met no trouble writes
             nothing there.
@@ -134,7 +134,7 @@ class SweepRun(DeletionRun[Sweep, SweepResult]):
                 store lists out of order and the scan begins again, they are passed twice.
 
         Raises:
-            What `plan_sweep` raises: nothing was deleted.
+            The errors of `plan_sweep`; then nothing was deleted.
             UsageError: a limit or a record needs a single process.
             StoreError, BucketNotFoundError: the store failed, or the credentials do not allow it; the objects that were
                 deleted until then are on record.

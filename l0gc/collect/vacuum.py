@@ -115,7 +115,7 @@ class VacuumResult(RunResult, kw_only=True):
     """The result of a vacuum, or of its dry run: the deleted objects and bytes of each kind, and their sum.
 
     Attributes:
-        deleted: Of each kind the `objects` deleted and their `bytes`; of a dry run, those that would be.
+        deleted: The deleted `objects` of each kind and their `bytes`; in a dry run, those that a run would delete.
         objects: All of them.
         bytes: Their size.
         failed: Objects that could not be deleted. With any, exit code 3.
@@ -128,7 +128,7 @@ class VacuumResult(RunResult, kw_only=True):
         unknown_folders: The folders of up to three of these topics.
         l1: What the journals have in the end: `live_objects` and `live_bytes` are named, `dropped_objects` and
             `dropped_bytes` wait for their grace.
-        oldest_dropped_age_s: How long the oldest of these has waited that no pin keeps; null for none.
+        oldest_dropped_age_s: How long the oldest of these that no pin keeps has waited; null if there are none.
         uploads_aborted: Unfinished multipart uploads of L1 objects aborted: a killed run's, stamped below the fence.
         requests: `list` and `delete` requests.
         throttled: How often the store asked to slow down, or did not answer in time.
@@ -140,8 +140,8 @@ class VacuumResult(RunResult, kw_only=True):
         engine_reason: Why that one.
         stopped: Whether a signal or a pause ended the run.
         limited_by: The option whose limit left some of what was eligible: `max_objects`, `max_bytes` or
-            `max_delete_ratio`; null for none. With the last one, exit code 4.
-        paused: The pause that ended the run, or that a dry run met; null for none.
+            `max_delete_ratio`; null if none did. After the last one, the exit code is 4.
+        paused: The pause that ended the run, or that a dry run met; null without a pause.
         seconds: How long it took, without Spark's start.
         run_id: The folder below `l0gc/runs/` with what was deleted. A run that deleted no data and met no trouble writes
             nothing there.
@@ -206,7 +206,7 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
             source: the writers; None if they keep an external log, and only old records are to be deleted.
 
         Raises:
-            What `plan_vacuum` raises: nothing was deleted.
+            The errors of `plan_vacuum`; then nothing was deleted.
             UsageError: a limit or a record needs a single process.
             EpochRegressionError: a journal contains something that the controller does not (hazard 10).
             StoreError: the store failed; what was deleted until then is on record.

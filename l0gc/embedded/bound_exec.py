@@ -2,7 +2,7 @@
 
 Run as a script: `python -I -S bound_exec.py PARENT_PID PROGRAM [ARGUMENT...]`.
 
-On Linux the kernel is told to send SIGKILL to this process when its parent ends, for whatever reason; that setting
+On Linux the kernel is set to send SIGKILL to this process when its parent ends, for whatever reason; that setting
 survives `execv`. The parent may have ended before, so its pid is compared afterwards. All this runs after an ordinary
 spawn, not in the forked child of a threaded Python (`preexec_fn`), where a lock that another thread held at the fork can
 hang the child. On other systems the program is simply started.

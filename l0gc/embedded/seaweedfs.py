@@ -7,7 +7,8 @@ The decisions here, and what makes them safe:
 - **Private.** It listens on 127.0.0.1 only, on ports that were free a moment ago, with credentials made up for this start.
   Its environment is empty but for PATH and HOME: no variable or file of the user changes what it serves, or is written.
 - **Ready means served.** `start` returns after a signed S3 request with this start's credentials succeeded, which no other
-  server could answer. One that exits early, as it does when it lost a port, is started again on other ports, a few times.
+  server could answer. A server that exits early, as it does when it lost a port, is started again on other ports, a few
+  times.
 - **Never left behind.** `stop` asks, waits, then kills: acknowledged writes are in the operating system's hands by then. If
   this process ends without `stop`, `atexit` stops the server; if it is killed, the kernel does so (on Linux, see
   `bound_exec`). Linux ties that to the *thread* that spawned the server, so one thread is kept for just that.

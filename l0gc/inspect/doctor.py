@@ -152,7 +152,7 @@ def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> lis
     """Return the check's lines, or the error that ended it as a failure with this remedy."""
     try:
         return list(check())
-    except (StoreUnreachableError, ThrottledError) as e:  # which is nobody's policy or setting
+    except (StoreUnreachableError, ThrottledError) as e:  # caused by no policy or setting
         return [failure(name, str(e), "then run l0gc doctor again", e.exit_code)]
     except L0gcError as e:
         return [failure(name, str(e), remedy, e.exit_code)]
@@ -249,7 +249,7 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
             "credentials",
             f"no credentials for {store.config.url}",
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile, or run where an instance role is",
-            AccessDeniedError.exit_code,  # as every other command ends
+            AccessDeniedError.exit_code,  # the exit code of every other command
         )
         return
     yield ok("credentials", f"found ({credentials.method})")
@@ -471,7 +471,7 @@ def cluster(handles: Handles) -> Iterator[Check]:
         yield ok("watermark", f"M = {o.watermark}" if o.published_ms >= 0 else "nothing is published yet")
     for c in o.causes:
         if c.cause in wrong:  # the commands refuse to go on
-            safety = c.cause != UNREADABLE_JOURNAL  # which the store may let be read again
+            safety = c.cause != UNREADABLE_JOURNAL  # the store may let it be read again later
             yield failure(c.cause, c.detail, c.remedy, (SafetyError if safety else StoreError).exit_code)
         elif c.cause not in WAITS_FOR:
             yield warning(c.cause, c.detail, c.remedy)

@@ -137,7 +137,7 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
     for source, line in enumerate(lines):
         try:
             positions = {} if line == _NO_OFFSET else _POSITIONS.decode(line)
-        except msgspec.MsgspecError:  # of another kind of source
+        except msgspec.MsgspecError:  # the offsets of another kind of source
             continue
         if positions and all(REVISION in of for of in positions.values()):
             sources[source] = positions

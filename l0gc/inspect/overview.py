@@ -378,12 +378,12 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         lag_epochs: `cluster_epoch - watermark`, or `cluster_epoch - computable_watermark` while `idle`: then no
             computation of M would release an object, and `l0gc gc` leaves it out.
         idle: Whether no L0 object has landed since `l0gc gc` last computed M, and none was held then.
-        lag_ms: How long ago the first epoch of the lag began; null where that is not known.
+        lag_ms: How long ago the first epoch of the lag began; null if that is unknown.
         lag_at_least: Whether it is longer ago than that.
         records: Records ever uploaded into today's topics.
         unreconciled_records: Those still in L0.
         unreconciled_bytes: What they take there.
-        lost_records: Those that were [given up](#l0gc-give-up).
+        lost_records: The records that were [given up](#l0gc-give-up).
         holes: In how many ranges.
         misfits: Records that did not fit their topic's value schema when they were lifted. `value_error` is not null in
             them.
@@ -400,7 +400,7 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
             that holds it, empty if none does) and `oldest_ms` (when that was written; -1 if none does). For an
             unreadable journal it is its oldest topic's first partition; a pin has no partition.
         held_partitions: How many there are in all.
-        laggards: The partitions that lag, see below; null where a journal cannot be read or was set back, and for
+        laggards: The partitions that lag, see below; null if a journal cannot be read or was set back, and for
             another system's log.
         l1: What journals name, as `live_objects` and `live_bytes`, and what they have dropped that is still there, as
             `dropped_objects` and `dropped_bytes`: L1 objects. `dead_bytes` of the live bytes are of rows that have left

@@ -5,7 +5,7 @@
 **Each record once, in its partition and in order.** The producer's position in a partition is the consumer's: the offset of
 the next record. It lands with the records, in one entry of the journal. So the bridge may be killed at any moment, and goes
 on where the last entry ends. If a second one is started, the first one ends with an error at its next batch, once it has
-read the controller's log again, which takes some seconds; if both send meanwhile, one of them ends, and no record lands
+read the controller's log again, which takes some seconds; if both send in that time, one of them ends, and no record lands
 twice. Keys, headers and create times are kept.
 
 **Each partition.** A partition that Kafka's topic gets while the bridge runs is copied from its first record. If the topic
@@ -168,7 +168,7 @@ def to_l0gc(
 
 
 def _digest(url: str) -> str:
-    """Return what tells the consumer group of a cluster from that of its copy at another URL (hazard 40)."""
+    """Return a name that distinguishes the consumer group of a cluster from that of its copy at another URL (hazard 40)."""
     return hashlib.sha256(url.encode()).hexdigest()[:8]
 
 

@@ -67,7 +67,7 @@ class ExternalFrames(SnapshotLimits):
         """Read the frames in their own session: see `ExternalExport.read`.
 
         Raises:
-            What `known_columns` raises for a value.
+            The errors of `known_columns` for a value.
         """
         from l0gc.spark.executors import cores_of
         from l0gc.spark.workers import raising_causes

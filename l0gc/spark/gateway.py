@@ -128,7 +128,7 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
                 "PYSPARK_PYTHON": python,
                 "SPARK_CONNECT_MODE": "0",
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(place),
-                "TMPDIR": str(work),  # where the workers' files are; they are killed, and cannot remove them
+                "TMPDIR": str(work),  # the workers put their files here; they are killed, so they cannot remove them
             },
             start_new_session=True,
         )

@@ -40,7 +40,7 @@ class Jobs:
             interrupted = True
             raise
         finally:
-            if not interrupted:  # else the thread's connection to Java waits for the job's answer
+            if not interrupted:  # otherwise the thread's connection to Java waits for the job's answer
                 with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
                     self._context.removeJobTag(self._tag)
 

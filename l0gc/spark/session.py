@@ -110,7 +110,7 @@ def get_session(
             return spark
     except Py4JJavaError as e:
         said = str(e.java_exception.getMessage()).partition("\n")[0]
-        if settings["spark.master"].startswith(STANDALONE):  # which Spark tried for a minute
+        if settings["spark.master"].startswith(STANDALONE):  # Spark tried to connect for a minute
             raise L0gcError(
                 f"no master of Spark {pyspark.__version__} answers at {settings['spark.master']} ({said}); "
                 "run it with -vv for Java's output"
@@ -132,7 +132,7 @@ def _submitted() -> dict[str, str]:
     """Return the settings passed to spark-submit, which take precedence over l0gc's own."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
-    SparkContext._ensure_initialized()  # connects to the Java that spark-submit started, which knows them
+    SparkContext._ensure_initialized()  # connects to the Java process that spark-submit started, which has them
     given = dict(SparkConf().getAll())
     if given.get("spark.app.name") == Path(sys.argv[0]).name:  # nobody's choice
         del given["spark.app.name"]

@@ -165,7 +165,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
         # As the jobs do it, so that they find these workers warm.
         with jobs.tagged():
             looks = sc.parallelize(range(slots), slots).map(_versions_reader()).collect()
-    except (PySparkException, Py4JJavaError) as e:  # what failed in Python, and what failed before
+    except (PySparkException, Py4JJavaError) as e:  # errors in Python, and errors before Python started
         if late.is_set():
             raise L0gcError(
                 f"the Spark cluster {sc.master} gave no executor within {PATIENCE_S:g} s: {asked_and_offered(sc)}"

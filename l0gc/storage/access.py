@@ -289,7 +289,7 @@ def _descriptions(data_path: str | None) -> Loader:
         """
         names: list[str] = []
         for path in loader.search_paths:
-            with suppress(OSError):  # one is below HOME, which this user may not be allowed to enter
+            with suppress(OSError):  # one of them is below HOME, which this user may not be allowed to enter
                 names += os.listdir(path)  # noqa: PTH208 - names alone
         return names
 

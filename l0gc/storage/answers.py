@@ -109,7 +109,7 @@ _IF_THERE: Final = (
     "content-type",
     "transfer-encoding",
     "x-amz-bucket-region",
-    "x-amz-checksum-crc32",  # of a part, which the request that completes the upload must repeat
+    "x-amz-checksum-crc32",  # a part's, which the request that completes the upload must repeat
     "x-amz-delete-marker",
     "x-amz-request-id",
     "x-amz-version-id",
@@ -293,13 +293,13 @@ def request_body(objects: Sequence[VersionedKey], prefix: str) -> bytes:
 
 
 def read_deleted(body: bytes, objects: Sequence[VersionedKey], prefix: str) -> VersionsDeleted:
-    """Return what an answer to `request_body` says of each object. One that it does not name is a failure."""
+    """Return what an answer to `request_body` reports for each object. An object that it does not name is a failure."""
     usual = "".join([f"<Deleted><Key>{prefix}{o.key}</Key></Deleted>" for o in objects]).encode()
     if usual in body and b"Error" not in body:
         return VersionsDeleted()  # in the order of the request, as most stores answer
     if {*_DELETED.findall(body)} == {(prefix + o.key).encode() for o in objects} and b"Error" not in body:
         return VersionsDeleted()  # in another order, in a fifth of the time that parsing takes
-    plain = {o.key for o in objects if not o.version_id}  # of a version that goes, the answer names its marker, too
+    plain = {o.key for o in objects if not o.version_id}  # the answer also names the marker of a deleted version
     done, named = VersionsDeleted(), set[tuple[str, str]]()
     for element in ElementTree.fromstring(body):  # noqa: S314 (as botocore parses it)
         fields = {child.tag.rpartition("}")[2]: child.text or "" for child in element}

@@ -65,7 +65,7 @@ def _rule(rule: Any) -> LifecycleRule:
     if rule.get("Transitions") or rule.get("NoncurrentVersionTransitions"):
         does.add(MOVES)
     where = rule.get("Filter", {})
-    if set(where.get("And", where)) - {"Prefix"}:  # by tags or by size: it leaves some
+    if set(where.get("And", where)) - {"Prefix"}:  # a filter by tags or size leaves some objects
         does -= {EXPIRES_OLD, EXPIRES_MARKERS}
     prefix = where.get("Prefix") or where.get("And", {}).get("Prefix") or rule.get("Prefix") or ""
     return LifecycleRule(rule.get("ID", ""), prefix, frozenset(does))

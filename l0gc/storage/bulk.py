@@ -96,7 +96,7 @@ class Bulk:
         self._store = self._client()
 
     def _client(self) -> Obstore:
-        import obstore  # and not a part: threads that import parts and the whole in another order lock each other out
+        import obstore  # whole: threads that import it and its parts in different orders deadlock
 
         reach = self._reach
         options: dict[str, Any] = {

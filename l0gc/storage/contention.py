@@ -95,7 +95,7 @@ class WriterOrder:
 
     @property
     def joined(self) -> bool:
-        """Return whether this writer is in the order. A newcomer is not, nor is a writer that others have overtaken."""
+        """Return whether this writer is in the order. A newcomer and a writer that others have overtaken are not."""
         return self._writer in self._order
 
     @property

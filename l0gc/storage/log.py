@@ -234,7 +234,7 @@ class Boundary:
                         f"{self.key} could not be raised to {boundary} within {RAISE_DEADLINE_S:.0f} s ({e}); nothing "
                         "of the log was truncated: look at the store's errors, and run l0gc housekeep again"
                     ) from e
-                _pause(self._runtime, attempt)  # then it is read again: the write may have landed
+                _pause(self._runtime, attempt)  # the offset is then read again, since the write may have landed
 
     def is_due(self, as_of_ms: int, date_ms: int) -> bool:
         """Return whether what was free at `as_of_ms` may have been truncated by `date_ms`; a jump of the clock proves

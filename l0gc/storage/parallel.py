@@ -208,7 +208,7 @@ class WorkerThreads(Executor):
                 task = self._tasks.get_nowait()
                 if task is not None:
                     task.drop()
-        self._tasks.put(None)  # for the threads that have not seen theirs
+        self._tasks.put(None)  # ends the threads that have not taken their None yet
 
     def __del__(self) -> None:
         self.shutdown(wait=False)
@@ -221,7 +221,7 @@ def _work(tasks: SimpleQueue[_WorkerTask[Any] | None], alive: threading.Lock, be
     while (task := tasks.get()) is not None:
         task.run()
         del task
-    tasks.put(None)  # for the others
+    tasks.put(None)  # ends the other threads
     alive.release()
 
 

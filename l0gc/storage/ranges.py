@@ -55,7 +55,7 @@ class RangeReader:
         """Yield the pages, none of them empty."""
         start, stop = self._keys.start, self._keys.end
         last, ordered = start, True
-        self.requests = 1  # for the first page, also if it is empty
+        self.requests = 1  # the first page, even if it is empty
         for number, page in enumerate(self._store.scan(self._keys.folder or self._layout.data_prefix, start), 1):
             self.requests, keys = number, page.keys
             ordered = ordered and keys[0] > last and all(map(lt, keys, keys[1:]))

@@ -44,7 +44,7 @@ S = TypeVar("S")
 CHECKPOINT_BYTES: Final = 256 << 10
 """A checkpoint smaller than this is cheap, so the entries after it need not weigh more."""
 CHECKPOINT_EVERY: Final = 64
-"""A writer stores the state after this many entries behind a cheap checkpoint. This bounds what a replay reads, even
+"""A writer stores the state after this many entries that follow a cheap checkpoint. This bounds what a replay reads, even
 if housekeeping never runs. After a large checkpoint an entry counts as at least 1/64 of `CHECKPOINT_BYTES`, since
 reading it takes a request.
 """
@@ -227,7 +227,8 @@ class Replica(Generic[S]):
             return Place(self.offset, self._ids[self.offset])
 
     def holds(self, place: Place) -> bool:
-        """Return whether the log, as far as it was read, has the entry that was noted at `place`: the check for all places.
+        """Return whether the part of the log that was read has the entry that was noted at `place`: the check for all
+        places.
 
         False means that the log was set back to an older copy, even if it has grown past that offset since. An entry
         that was truncated counts as the noted one, even if a stale writer has created its offset again: each process that
@@ -254,7 +255,7 @@ class Replica(Generic[S]):
 
         Raises:
             UsageError: a value is of the wrong type, or out of range.
-            Whatever the machine's `check` raises.
+            The errors of the machine's `check`.
         """
         try:
             payload = msgspec.msgpack.encode(entry)
@@ -275,7 +276,7 @@ class Replica(Generic[S]):
         Raises:
             AppendOutcomeUnknownError: see `SharedLog.append`; the state is replayed before it is used again.
             ProtocolError: other writers were first every time, or the entry is too large.
-            Whatever `decide` raises to refuse, and `payload`.
+            The errors by which `decide` and `payload` refuse.
         """
         assert self._as_of is None
         clock = self._runtime.clock
@@ -463,7 +464,7 @@ class Replica(Generic[S]):
             spent = len(self._folder.checkpoints) > KEPT_CHECKPOINTS
             if not spent and len(self._folder.ripe(self.log.min_age_ms)) < _SMALL_CHECKPOINT_ENTRIES:
                 return 0
-            if self.as_of_ms - self._folder.date_ms > JUMP_MS:  # then no second reply can confirm its date
+            if self.as_of_ms - self._folder.date_ms > JUMP_MS:  # no second reply can then confirm the date of the first
                 self._folder = self.log.list_folder()
             self.log.store_time.settle(self._folder.date_ms)
             return self.log.truncate(self._folder, pinned_at())

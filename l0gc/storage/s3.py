@@ -378,7 +378,7 @@ class S3Store:
             try:
                 S3Transfer(self.client).upload_file(str(path), self.config.bucket, self.full_key(key))
             except S3UploadFailedError as e:
-                if isinstance(e.__context__, ClientError):  # which boto3 has put into words here, secrets and all
+                if isinstance(e.__context__, ClientError):  # boto3's own message repeats its text, including secrets
                     raise e.__context__ from None
                 raise
 
@@ -529,7 +529,7 @@ class S3Store:
         """Delete in one request, whose answer names each object."""
         ours = DELETE_BODY.set(request_body(objects, self.config.prefix))
         try:
-            listed = {"Objects": [{"Key": self.full_key(objects[0].key)}]}  # which botocore wants to see
+            listed = {"Objects": [{"Key": self.full_key(objects[0].key)}]}  # botocore requires it
             r = self.ask("delete", "delete_objects", objects[0].key, once=once, Delete=listed)
         finally:
             DELETE_BODY.reset(ours)

@@ -97,7 +97,7 @@ class Handles:
         """Return the process's handle on a journal, always the same one, so that its threads share one fence."""
         with self._lock:
             handle = self._journals.pop(number, None) or self._new_handle(number)
-            self._journals[number] = handle  # the last one used is the last one here
+            self._journals[number] = handle  # keeps the order of use, so the oldest is dropped first
             if self.journals_kept is not None and len(self._journals) > self.journals_kept:
                 del self._journals[next(iter(self._journals))]
             return handle

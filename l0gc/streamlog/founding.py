@@ -70,7 +70,7 @@ def found_cluster(cluster: Handles, store: S3Store, options: Init) -> FoundedClu
             external_log=options.external_log,
         )
     except BaseException:
-        if made:  # by this very call, and it holds no cluster
+        if made:  # created by this call, so it holds no cluster
             with suppress(L0gcError):
                 store.delete_bucket()
         raise

@@ -59,9 +59,9 @@ class ProducerView(Outcome):
             another upload begins a new run.
         unknown_journals: How many of the journals that topics use do not know the producer: nothing of it landed there,
             or it was longer ago than 21 days.
-        journals: Those that know it, each with `journal`, `epoch` and `next_sequence` (of the run that landed last),
-            `last_landed_ms`, `inputs` (the one that landed last first; `input`, `landed` records, `last_landed_ms`),
-            `open` (whether it takes the newest run's next object) and `meaning`.
+        journals: The journals that have a record of it, each with `journal`, `epoch` and `next_sequence` (of the run
+            that landed last), `last_landed_ms`, `inputs` (the one that landed last first; `input`, `landed` records,
+            `last_landed_ms`), `open` (whether it takes the newest run's next object) and `meaning`.
         errors: Journals that cannot be read.
     """
 

@@ -62,7 +62,7 @@ class RecordSlice(NamedTuple):
 
 
 class RecordLines(NamedTuple):
-    """Some consecutive records as lines, or each behind its length, and how many they are."""
+    """Some consecutive records as lines, or each after its length, and their number."""
 
     lines: bytes
     records: int
@@ -104,7 +104,7 @@ def read_record_lines(
 
 
 def framed(values: Sequence[bytes], length_prefixed: bool) -> bytes:
-    """Return some values as lines, or each behind its length."""
+    """Return some values as lines, or each after its length."""
     if length_prefixed:
         return b"".join(part for v in values for part in (len(v).to_bytes(LENGTH_BYTES, "big"), v))
     return b"\n".join(values) + b"\n"
@@ -359,6 +359,6 @@ def _in_order(pieces: Sequence[Piece]) -> Piece:
     if len(pieces) > 1:
         batch = pa.Table.from_batches([p.batch for p in pieces]).combine_chunks().to_batches()[0]
     if (partitions[1:] < partitions[:-1]).any():
-        order = np.argsort(partitions, kind="stable")  # those of one partition come in the order of their offsets
+        order = np.argsort(partitions, kind="stable")  # the records of one partition come in the order of their offsets
         partitions, batch = partitions[order], batch.take(columns.numbers(order))
     return Piece(partitions, batch)

@@ -46,7 +46,7 @@ def _looked_at(cluster: Handles, journal: int) -> tuple[PublishedWatermark, Unit
             check_set_back(published, unit)
         except SetBackError as e:
             return published, unit, str(e)
-    raise UsageError(f"{unit.unit} was not set back, as far as what is published shows: there is nothing to accept")
+    raise UsageError(f"{unit.unit} was not set back, according to published.json: there is nothing to accept")
 
 
 def accept_set_back(cluster: Handles, journal: int) -> int:

@@ -129,7 +129,7 @@ class TopicView:
         If that record was given up, only its hole is known: the result is the hole's first offset.
 
         Args:
-            timestamp_ms: of all partitions, or of each; `NEVER` for one that is not asked about.
+            timestamp_ms: the time for all partitions, or for each; `NEVER` for a partition that is not asked about.
             after_hole: return the offset after such a hole if older records were given up with it, for an end.
             unreadable: gets the partitions of which an object of L1 cannot be read, for which the answer is where they
                 begin. Without it, that is raised.
@@ -163,7 +163,7 @@ class TopicView:
 
         lifted, since = (self.reconciled >= offsets) & (offsets < self.next), np.full(self.run.count, -NEVER)
         for n, (_, time_ms) in self._first_in_l1(lifted, offsets, since, "skip").items():
-            times[n] = min(times[n], time_ms)  # what is in L1 is older, unless it is a hole
+            times[n] = min(times[n], time_ms)  # records in L1 are older, unless they are a hole
         return times
 
     def _first_in_l1(

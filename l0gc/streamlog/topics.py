@@ -145,7 +145,7 @@ def planned_alteration(
     """Return the effect that new settings would have on a topic, or on all topics without their own (`name` None).
 
     Raises:
-        What `expire` raises.
+        The errors of `expire`.
         NotFoundError: the topic does not exist.
         UsageError: its value schema cannot become one with these columns.
     """
@@ -238,7 +238,7 @@ def describe_topic(
     topic = state.topic(name)
     shown = range(min(limit, topic.partitions)) if partition is None else [topic.id(partition).partition]
 
-    import numpy as np  # which the other commands do without
+    import numpy as np  # the other commands start without it
 
     from l0gc.streamlog.journal.topic import TopicTotals
     from l0gc.streamlog.level_one.merge_plan import outdated_rows
@@ -262,7 +262,7 @@ def describe_topic(
     kept, totals = state.retention(topic), asdict(TopicTotals(*sums))
     schema = None if topic.value_schema is None else topic.value_schema.to_json()
     return TopicDescription(
-        # its partitions, not only those in which anything landed
+        # all its partitions, not only those with records
         **totals | settings | {"value_schema": schema},
         effective_retention_ms=kept.ms,
         effective_retention_bytes=kept.bytes,

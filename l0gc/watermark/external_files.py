@@ -74,7 +74,7 @@ class ExternalFiles(SnapshotLimits):
             revision, max_applied_epoch and cluster_id.
         partitions: the same, with topic and partition; also revision, cluster_id and cluster_epoch.
         cluster_epoch: None to take it from the column of that name, which must say the same in each row.
-        expect_partitions: how many partitions there have to be; None where folders have to be finished instead.
+        expect_partitions: the required number of partitions; None if the folders must be finished instead.
     """
 
     reports: str

@@ -116,7 +116,7 @@ class EpochSource(Protocol):
         """Return what the partitions of the snapshot may still need.
 
         Args:
-            published: what is published. No partition is below that M, so neither is a unit that cannot be read.
+            published: the published watermark. No partition is below its M, and no unit that cannot be read is, either.
 
         Raises:
             EpochRegressionError: the snapshot is older than the partitions (hazard 10).
@@ -150,7 +150,7 @@ def run_pipeline(
         SafetyError: a higher M was published when the run began, or the source is not of the kind that the cluster was
             initialised for.
         EpochRegressionError, ClusterMismatchError: nothing was published.
-        What the source and the scan raise: nothing was published.
+        The errors of the source and of the scan; then nothing was published.
     """
     store, monotonic = cluster.store, cluster.runtime.clock.monotonic
     ended = {"": monotonic()}

@@ -153,7 +153,7 @@ class UnitSummary(msgspec.Struct, frozen=True, kw_only=True):
         highest_in: where it is recorded, for the message.
         error: why the unit cannot be read; `lowest` then shows where that holds M.
         damaged: whether its content is the reason, and not an error of the store.
-        end: where its log ended when it was read; None where that is not known.
+        end: where its log ended when it was read; None if that is unknown.
         rewritten: whether the log does not have the entry at which it ended before, see `Replica.holds`.
     """
 

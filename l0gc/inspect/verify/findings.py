@@ -395,7 +395,7 @@ def check_journal(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[Susp
         end=(copy.state.set_backs, copy.end),
         rewritten=copy.rewritten,
     )
-    if text := set_back_text(snapshot.published, log):  # what its partitions need and M does not allow is found below
+    if text := set_back_text(snapshot.published, log):  # the check of M below finds the epochs that its partitions need
         suspects.append(suspect(Kind.JOURNAL_SET_BACK, text))
     suspects += _check_places(copy, snapshot)
     for topic, state in placed(copy, snapshot):

@@ -103,7 +103,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
     for offset in range(boundary, newest + 1):
         if offset in folder.entries or size_of(store, log.entry_key(offset)) is not None:
             continue
-        if log.boundary.read()[0] <= offset:  # else it was truncated just now
+        if log.boundary.read()[0] <= offset:  # otherwise it was truncated a moment ago
             text = f"entry {offset} is missing, between the boundary {boundary} and the newest checkpoint {newest}"
             yield Kind.LOG_GAP, text
         return

@@ -689,7 +689,8 @@ def _l1_again(copy: ReplayedJournal, p: PartitionId, suspects: Sequence[Suspect]
 def _is_orphan(state: JournalState, key: L1Key) -> bool:
     """Return whether the journal has not dropped an object that it does not name.
 
-    What it has dropped is vacuum's work. If it was stamped before a log was set back, a lost entry may have named it.
+    Objects that it has dropped are vacuum's work. If an object was stamped before a log was set back, a lost entry may
+    have named it.
     """
     dropped = name_bytes(key.name) in state.dropped_of(key.revision)["name"].tolist()
     return key.epoch >= state.kept_below and not dropped

@@ -217,7 +217,7 @@ with suppress(ImportError):
 
 def _sentence(e: Exception) -> str:
     """Return the first line of an error's message, without parts that may be long."""
-    e = getattr(next(iter(e.args), None), "reason", e)  # what urllib3 met in the end
+    e = getattr(next(iter(e.args), None), "reason", e)  # the last error that urllib3 met
     lines = str(e).strip().splitlines()
     return (lines[0] if lines else type(e).__name__)[:300]
 

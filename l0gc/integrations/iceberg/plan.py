@@ -157,7 +157,7 @@ def ended_snapshots(
     or the same one, so the pins of the kept snapshots still hold all that was dropped since the oldest of them.
 
     Args:
-        notes: what each snapshot's summary records, by its id; None where it is not l0gc's.
+        notes: what each snapshot's summary records, by its id; None if the snapshot is not l0gc's.
         parents: the snapshot before each of them.
         pins: the names of those that have not ended.
         keep_ms: so long a snapshot can be read after another one took its place.

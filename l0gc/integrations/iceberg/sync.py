@@ -175,8 +175,8 @@ class _Sync:
             state,
             keep_ms,
         )
-        self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()  # as of before the table was loaded
-        now = cluster.controller.snapshot().pins_of(table)  # of which a snapshot that was loaded may name any
+        self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()  # read before the table was loaded
+        now = cluster.controller.snapshot().pins_of(table)  # a loaded snapshot may name any of these
         self._pins = {name: pin for name, pin in now.items() if pin.in_effect}
         self._snapshots = {s.snapshot_id: s for s in iceberg_table.metadata.snapshots}
         self._notes = {at: _note(s) for at, s in self._snapshots.items()}

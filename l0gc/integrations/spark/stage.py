@@ -249,9 +249,8 @@ def digest_of(
     Args:
         times, headers: without them, or where a row has none, its hash is that of a version that knew none.
     """
-    seed = (
-        zlib.crc32(topic.encode()) << 32 | len(topic)
-    ) - 1  # as a version had it that covered the partition, for none
+    # An earlier version hashed the partition, too, and its seed was this one for no partition (-1).
+    seed = (zlib.crc32(topic.encode()) << 32 | len(topic)) - 1
     hashes = _hashes(np.full(len(values), seed, np.uint64), values, keys)
     if times is not None:
         hashes += np.where(times == NO_TIME, np.uint64(0), _mixed(times.astype(np.uint64) + np.uint64(1)))

@@ -110,7 +110,7 @@ class Controller:
         """Return the time of the entry that began an epoch, by the store's clock; None if the log no longer has it."""
         jump, log = self.replica.state.jump, self.replica.log
         if epoch < jump.epoch:
-            return None  # of an epoch before the last jump the offset is forgotten
+            return None  # the offsets of epochs before the last jump are forgotten
         offset = jump.offset + epoch - jump.epoch
         with suppress(ObjectNotFoundError):
             entry = log.get(offset)

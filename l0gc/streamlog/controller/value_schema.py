@@ -204,7 +204,7 @@ def _holds(current: ValueColumn, c: ValueColumn) -> bool:
 
 
 def changes(before: ValueSchema | None, after: ValueSchema) -> list[str]:
-    """Return what becomes of each column that one schema has and the other has not, in words: the lost ones first."""
+    """Return how each column that only one of the schemas has changes, in words: the lost ones first."""
     old, new = ({} if s is None else dict(_paths(s.columns)) for s in (before, after))
     same = {path for path in old if path in new and old[path].id == new[path].id}
     lost = [

@@ -163,7 +163,7 @@ class Landing:
     def _offer(self, objects: Sequence[WrittenObject]) -> dict[_Place, L0gcError]:
         """Offer each journal what it has not accepted; return why journals refused what is to be offered again.
 
-        What landed is noted, even if another journal failed.
+        Notes the placeholders that landed, even if another journal failed.
         """
         places: dict[int, dict[str, list[WrittenObject]]] = {}
         for o in objects:
@@ -172,7 +172,7 @@ class Landing:
         outcomes: dict[_Place, AppendResult | None] = {}
 
         def offer(journal: int) -> None:
-            for topic, mine in places[journal].items():  # one after another: they may be one producer's
+            for topic, mine in places[journal].items():  # one after another, since they may belong to one producer
                 outcomes[journal, topic] = self._appender.append(self._cluster.journal(journal), mine)
 
         try:

@@ -194,7 +194,7 @@ class Uploader:
             for future in self._pending:
                 future.exception()
             self._pending.clear()
-            self.result.skipped = max(0, self._skipped - before)  # those of a pass before were landed by this run
+            self.result.skipped = max(0, self._skipped - before)  # this run landed the records of an earlier pass
         if self._error is not None:
             raise self._error
 

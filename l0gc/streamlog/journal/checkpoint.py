@@ -229,7 +229,7 @@ def _check_l1(
     if shared:
         ranges = ranges_of(in_order(np.concatenate([ranges, *(o.ranges() for o in shared)])))
     at, is_kept = places(partitions, ranges["partition"])
-    kept = reconciled >= log_start  # of the other partitions, nothing that is in L1 is left
+    kept = reconciled >= log_start  # the other partitions have nothing left in L1
     whole = is_kept.all() and len(ranges) == kept.sum() and ascending(ranges["partition"]) and kept[at].all()
     if not whole or (ranges["base"] > log_start[at]).any() or (ranges["last"] != reconciled[at]).any():
         raise UsageError(f"the L1 objects of revision {revision} are not those of the records that it says are in L1")
@@ -302,6 +302,6 @@ def _check_no_gap(t: _Topic, topic: TopicState) -> None:
     same = at[1:] == at[:-1]
     begins[1:][same] = ends[:-1][same]
     last = topic.reconciled + 1
-    last[at] = ends  # of several, the last one's stays
+    last[at] = ends  # the last of several ends stays
     if not ordered or (base != begins).any() or (last != topic.next_offsets).any():
         raise UsageError(f"the extents of revision {t.revision} leave a gap, or overlap")

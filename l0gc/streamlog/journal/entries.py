@@ -314,8 +314,8 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 class SetBack(msgspec.Struct, frozen=True, array_like=True, tag="s"):
     """An operator accepts a log that was set back to an older copy; `times` counts how often.
 
-    `epoch` is a fresh tick. Nothing lands below it. What is stamped below it is neither listed any more nor an orphan:
-    the lost part may have listed it (hazard 38).
+    `epoch` is a fresh tick. Nothing lands below it. An object that is stamped below it is neither listed any more nor
+    an orphan: the lost part may have listed it (hazard 38).
     """
 
     epoch: Int62

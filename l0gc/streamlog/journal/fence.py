@@ -91,7 +91,7 @@ class EpochFence:
             window = self._admitting(epoch)
             if epoch in window and not self._turn.locked():
                 return self._join(window, hold)
-        with self._turn:  # one new epoch after another; others wait while one waits to be alone
+        with self._turn:  # one new epoch at a time; others wait while one waits to be alone
             with self._lock:
                 window = self._admitting(epoch)
                 if epoch in window:

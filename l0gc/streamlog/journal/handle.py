@@ -180,7 +180,7 @@ class JournalHandle:
         for epoch, group in groupby(objects, key=lambda o: o.epoch):
             try:
                 appended.landed += self._append_epoch(epoch, list(group), appended)
-            except L0gcError as e:  # of this epoch; those before it have landed, and the caller gets them
+            except L0gcError as e:  # this epoch failed; the caller gets the earlier ones, which have landed
                 appended.error = e
             if isinstance(appended.error, StaleClusterEpochError):
                 appended.error = self._explained(appended.error)

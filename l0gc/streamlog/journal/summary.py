@@ -136,7 +136,7 @@ def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
     """Return what is known of an unreadable journal: where it holds M, and by which topic's partitions."""
     damaged = isinstance(error, CorruptObjectError) and not isinstance(
         error, StoreError
-    )  # what is refused may be whole
+    )  # a log that the store refuses may be whole
     oldest = min(task.runs, key=lambda r: (r[0].revision, r[0].name), default=None)
     reason = f"journal {task.journal} cannot be read: {error}"
     if damaged:

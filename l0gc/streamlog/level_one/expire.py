@@ -167,7 +167,7 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
         name: the topic that gets the settings; None for the cluster, and with it all topics without their own.
 
     Raises:
-        What `expire` raises.
+        The errors of `expire`.
     """
     refuse_if_set_back(cluster)
     before = cluster.controller.snapshot()
@@ -189,7 +189,7 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
     def present(topic: Topic) -> int:
         records = 0
         for journal in topic.journals:
-            with suppress(CorruptObjectError, StoreError):  # what cannot be read is among the errors
+            with suppress(CorruptObjectError, StoreError):  # journals that cannot be read are among the errors
                 records += cluster.journal(journal).state.topic(topic.revision).totals().records
         return records
 

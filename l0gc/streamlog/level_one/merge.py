@@ -228,7 +228,7 @@ def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> M
         workers.say(text, done=result.bytes_read, total=plan.total.bytes_read, objects=result.objects_before)
         for done in workers.map(_merge_share, shares[at : at + slots]):
             result.add(done, *_COUNTED)
-    result.errors = list(dict.fromkeys(result.errors))  # what is damaged was found when it was planned, too
+    result.errors = list(dict.fromkeys(result.errors))  # the plan has found the same damage, too
     result.seconds = plan.total.seconds + cluster.runtime.clock.monotonic() - began
     return result
 
@@ -241,7 +241,7 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
 
 
 def _of_drain(d: Drain) -> MergeResult:
-    """Return what a drain comes to, as far as that is known before it."""
+    """Return the part of a drain's result that is known before it."""
     return MergeResult(d.objects, d.partitions, d.records, d.bytes, d.bytes, d.partitions, d.records)
 
 

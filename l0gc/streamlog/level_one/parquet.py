@@ -250,7 +250,7 @@ def _read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int) -> tu
 def seal_footer(file: BinaryIO) -> int:
     """Insert the footer's checksum before the footer of a Parquet file; return the file's new size.
 
-    What the footer refers to lies before both, and does not move.
+    The data to which the footer refers lies before both, and does not move.
     """
     file.seek(-_MAGIC, io.SEEK_END)
     size = int.from_bytes(file.read(4), "little") + _MAGIC

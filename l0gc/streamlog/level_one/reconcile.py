@@ -250,7 +250,7 @@ def _unpacked(body: bytes) -> Packable:
 
 @dataclass(slots=True)
 class Lifted:
-    """Shows how far a run is: it has `before` of `waiting` records in L1, and does a round."""
+    """Reports the progress of a run that has lifted `before` of `waiting` records and does another round."""
 
     say: Progress
     round: int

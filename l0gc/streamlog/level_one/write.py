@@ -72,7 +72,7 @@ _PARQUET: Final[Mapping[str, Any]] = {
         "timestamp",
         "epoch",
         "create_time",
-    ],  # those of a record's bytes would repeat whole records
+    ],  # statistics of a record's bytes would repeat whole records
     "store_schema": False,  # Parquet's own says all of it
     "write_page_checksum": True,
 }
@@ -353,7 +353,7 @@ def _consecutive(pieces: Rows, limit: int | None) -> tuple[Rows, _Gap | None]:
         if base > following:
             return np.array(kept_pieces, _PIECE), _Gap(following, base)
         last = end if limit is None else min(end, limit)
-        if last > following:  # what Spark has sent twice is the same
+        if last > following:  # rows that Spark sent twice are equal
             kept = piece.copy()
             kept["base"], kept["row"] = following, piece["row"] + following - base
             kept["records"] = last - following
@@ -537,7 +537,7 @@ class L1Writer:
         self._file_bytes = file_bytes
         self._epoch, self._runtime, self._directory, self._store = epoch, runtime, directory, store
         self._base = base
-        self._writer: Any = None  # of Parquet, where a file is begun
+        self._writer: Any = None  # a Parquet writer, once a file is begun
         self._schema = L1_SCHEMA
         self._sink: Path | pa.BufferOutputStream = directory
         self._held: list[pa.RecordBatch] = []

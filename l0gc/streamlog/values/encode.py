@@ -62,7 +62,7 @@ def _exact(given: pa.Array, c: ValueColumn, where: str) -> pa.Array:
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner, mask=mask)
     if c.type in _REALS and kinds.is_floating(kind):
         _check_finite(given, c, where)
-        return given  # as it is: the column is the same number, rounded if it is a float
+        return given  # unchanged: the column holds the same number, rounded if it is a float
     try:
         return given.cast(type_of(c))
     except pa.ArrowException as e:

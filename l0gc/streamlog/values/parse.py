@@ -222,7 +222,7 @@ def _cast(column: pa.Array, c: ValueColumn) -> pa.Array:
         inner = [_cast(column.field(i), child) for i, child in enumerate(c.children)]
         return pa.Array.from_buffers(type_of(c), len(column), column.buffers()[:1], column.null_count, children=inner)
     if c.type in {"float", "double"}:
-        bounds = pc.min_max(column).as_py()  # of those that are numbers; infinity is one
+        bounds = pc.min_max(column).as_py()  # ignores NaN, but not infinity
         if c.type == "float" and any(abs(v) > FLOAT_MAX for v in bounds.values() if v is not None):
             raise pa.ArrowInvalid("a number is out of range")
         if pc.any(pc.invert(pc.is_finite(column))).as_py():
