@@ -299,7 +299,8 @@ class Due:
         return gc_steps.sweep_not_due(self._published(), self._noted(), before_ms, shadow=shadow)
 
     def swept(self, result: SweepResult) -> None:
-        """Record for the next run up to where nothing is left, or up to where a shadow run has recorded everything."""
+        """Record for the next run the epoch up to which nothing is left, or up to which a shadow run has recorded
+        everything."""
         options = result.plan.options
         if options.shards is not None or result.stopped:
             return

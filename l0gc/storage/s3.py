@@ -397,7 +397,7 @@ class S3Store:
         keys = [*self.list(folder).modified_ms]
         for at in range(0, len(keys), PAGE_SIZE):
             self.delete(keys[at : at + PAGE_SIZE])
-        with suppress(StoreError):  # a store that does not know versions has none
+        with suppress(StoreError):  # a store without versioning has no versions
             if self.versioning() != OFF:
                 for page in self.versions(folder):
                     self.delete_versions([VersionedKey(*v) for v in zip(page.keys, page.version_ids, strict=True)])

@@ -1,4 +1,4 @@
-"""Plans what a query reads: for each partition, from which offset up to which.
+"""Plans the offsets that a query reads of each partition.
 
 A plan is fixed offsets. Later uploads, reconciles and merges change nothing in it, so a query that is read twice returns
 the same records. Each task finds out where its records lie (`offset_reader.py`).
