@@ -211,7 +211,7 @@ def test_what_executors_write_and_drain_is_the_same(monkeypatch: pytest.MonkeyPa
     """Spark pickles the stages, and what goes from one task to another."""
 
     class Tasks(LocalWorkers[Handles]):
-        cores = 3  # type: ignore[misc]
+        cores, engine = 3, "spark"  # type: ignore[misc]
 
         def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
             return super().flow(parts, *(Stage(s.tasks, pickled(s.work)) for s in stages))
