@@ -40,6 +40,7 @@ _log: Final = logging.getLogger(__name__)
 MODULES: Final = {
     "arro3-core": "arro3.core",
     "boto3": "boto3",
+    "botocore": "botocore",
     "crc32c": "crc32c",
     "msgspec": "msgspec",
     "numpy": "numpy",

@@ -19,6 +19,7 @@ import msgspec
 from l0gc.errors import ObjectNotFoundError
 from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
+from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import OFF, DeleteFailure, ListedPage, PutResult, StoredObject
 from l0gc.storage.parallel import Parallel
@@ -127,6 +128,11 @@ class Replica:
     @property
     def head(self) -> JournalState:
         return self.state
+
+    @property
+    def end(self) -> Place:
+        """No place: a search's logs are never set back, so nobody compares it."""
+        return Place()
 
     def peek(self) -> JournalState:
         return self._view.logs.state(self.log)
