@@ -10,6 +10,7 @@ program.
 from __future__ import annotations
 
 import codecs
+import json
 import re
 import shutil
 import textwrap
@@ -66,7 +67,14 @@ def json_text(data: Any) -> str:
 
 def json_bytes(data: Any) -> bytes:
     """Return `data` as JSON; an object with a method `json` is encoded by it."""
-    return msgspec.json.encode(data, enc_hook=lambda late: late.json())
+    try:
+        return msgspec.json.encode(data, enc_hook=_late)
+    except UnicodeEncodeError:  # a file's name that is not UTF-8, of which JSON gets a question mark
+        return json.dumps(msgspec.to_builtins(data, enc_hook=_late), ensure_ascii=False).encode(errors="replace")
+
+
+def _late(late: Any) -> Any:
+    return late.json()
 
 
 def json_escaped(text: str) -> str:
