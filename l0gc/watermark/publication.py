@@ -524,12 +524,7 @@ def require_seen(cluster: ClusterView, cluster_id: str, epoch: int) -> None:
             return PublishedWatermark(cluster_id, NO_WATERMARK, epoch, cluster.now_ms(), pinned=epoch)
         if current.pinned >= epoch:
             return None
-        return msgspec.structs.replace(
-            current,
-            pinned=epoch,
-            cluster_epoch=max(current.cluster_epoch, epoch),
-            history=remembered(current, current.published_at_ms),
-        )
+        return _noting(current, pinned=epoch, cluster_epoch=max(current.cluster_epoch, epoch))
 
     _swap(cluster.store, cluster.runtime, cluster_id, change)
 
@@ -553,12 +548,18 @@ def reserve_numbers(cluster: ClusterView, numbers: tuple[int, int]) -> tuple[int
         if current is None:
             epoch = identity.cluster_epoch
             return PublishedWatermark(identity.cluster_id, NO_WATERMARK, epoch, cluster.now_ms(), given=given)
-        return msgspec.structs.replace(current, given=given, history=remembered(current, current.published_at_ms))
+        return _noting(current, given=given)
 
     reserved = (0, 0) if published is None else published.given
     if reserved[0] < numbers[0] or reserved[1] < numbers[1]:
         _swap(cluster.store, cluster.runtime, identity.cluster_id, change)
     return reserved
+
+
+def _noting(current: PublishedWatermark, **changes: object) -> PublishedWatermark:
+    """Return what is published with changes that do not concern M, whose grace does not begin anew with the new file."""
+    history = remembered(current, current.published_at_ms)
+    return msgspec.structs.replace(current, history=history, **changes)
 
 
 def _swap(
