@@ -21,7 +21,6 @@ from l0gc.storage.entry import Place
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, look
 
@@ -101,17 +100,17 @@ def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str
                     f"another cluster"
                 )
             query_positions += _of_topic(cluster, topic, offsets, source, now_ms)
-            if lost := lacking(stored, topic, cluster.journal):
+            if lost := lacking(stored, topic, lambda number, place: cluster.journal(number).replica.holds(place)):
                 raise OffsetOutOfRangeError(f"{name} was written by another log: {lost}")
     return QueryLag(batch_id, now_ms, query_positions)
 
 
-def lacking(stored: Mapping[str, Any], topic: Topic, journal: Callable[[int], JournalHandle]) -> str:
+def lacking(stored: Mapping[str, Any], topic: Topic, holds: Callable[[int, Place], bool]) -> str:
     """Return which entry a topic's journals lack of those that a checkpoint's positions follow from, as a sentence; an empty
     text if they lack none. They have caught up since.
     """
     for number, place in stored.get(JOURNALS, {}).items():
-        if int(number) in topic.journals and not journal(int(number)).replica.holds(Place(*place)):
+        if int(number) in topic.journals and not holds(int(number), Place(*place)):
             return (
                 f"journal {number} does not have the entry at offset {place[0]} from which the position in topic "
                 f"{topic.name!r} follows: the journal was set back, or this cluster is a copy of the one that was read"

@@ -32,6 +32,9 @@ from l0gc.streamlog.topic_view import TopicView
 
 _log: Final = logging.getLogger(__name__)
 
+_PLACES: Final = 1 << 15
+"""The number of places that a query remembers: more than two for each of the 9,999 journals that a cluster may have."""
+
 Json = dict[str, dict[str, Any]]
 """Positions as a checkpoint holds them."""
 Positions = dict[str, Rows]
@@ -44,8 +47,10 @@ class Stream:
     def __init__(self, cluster: Handles, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._options, self._clock = cluster, options, clock
         self._last_trigger: float | None = None
-        self._journal = functools.cache(cluster.journal)
-        self._planner = Planner(cluster, options, self._journal)
+        journal = functools.cache(cluster.journal)
+        self._planner = Planner(cluster, options, journal)
+        # Each poll asks again about the same places, and an old one may cost a request.
+        self._holds = functools.lru_cache(_PLACES)(lambda number, place: journal(number).replica.holds(place))
         self._target: dict[int, Rows] | None = None
         self._views: dict[tuple[int, JournalRun], TopicView] = {}
         self._last: tuple[Json, dict[str, Ranges]] | None = None
@@ -197,7 +202,7 @@ class Stream:
                     f"revision {revision}"
                 )
                 continue
-            if lost := lacking(of_topic, extent.topic, self._journal):
+            if lost := lacking(of_topic, extent.topic, self._holds):
                 self._lost(lost)
             for key, value in of_topic.items():
                 if key in (REVISION, JOURNALS):

@@ -17,8 +17,10 @@ from l0gc.inspect.lag import query_lag
 from l0gc.integrations.spark.plan import Ranges
 from l0gc.integrations.spark.readers import StreamReader
 from l0gc.integrations.spark.stream import limited
+from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import LocalFolder
+from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import Handles
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects
@@ -298,6 +300,26 @@ def test_a_checkpoint_of_a_log_set_back_and_grown_is_refused(tmp_path: Path) -> 
         (tmp_path / name / "0").write_text(f"v1\n{{}}\n{text}\n")
     with pytest.raises(OffsetOutOfRangeError, match="was written by another log: journal 0 does not have the entry"):
         query_lag(cluster, LocalFolder(tmp_path), "c")
+
+
+def test_a_query_asks_once_for_each_place_of_its_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A place that a process has not replayed costs a request, and Spark polls many times a second."""
+    cluster = topic_in_memory(1)
+    put(cluster, "events", {0: [b"a"]})
+    asked: list[Place] = []
+    holds = Replica.holds
+
+    def counted(replica: Replica[Any], place: Place) -> bool:
+        asked.append(place)
+        return holds(replica, place)
+
+    with on(cluster):
+        reader = stream_reader(topic="events")
+        start = stored(reader.initialOffset())
+        monkeypatch.setattr(Replica, "holds", counted)
+        for _ in range(3):
+            reader.latestOffset(start, ReadAllAvailable())
+    assert len(asked) == len(set(asked)) == 1
 
 
 def test_entries_of_other_topics_begin_no_micro_batch() -> None:
