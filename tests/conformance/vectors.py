@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from l0gc.decoding import UNDECODABLE
 from l0gc.errors import CorruptObjectError, L0gcError
 from l0gc.inspect import log as shown_log
 from l0gc.storage.entry import StoredEntry
@@ -109,9 +110,13 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def rule_of(e: BaseException) -> str:
-    """Return the kind of a refusal and its rule, without what is different each time."""
+    """Return the kind of a refusal and its rule, without what is different each time.
+
+    An entry that cannot be decoded is damaged, whatever the decoder's error is called: it differs between versions.
+    """
     cause = e.__cause__ or e
+    kind = "CorruptObjectError" if isinstance(cause, UNDECODABLE) else type(cause).__name__
     text = re.sub(
         r"'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\S*/\S*|-?\d[\d,]*", "…", str(cause).removeprefix("Expected")
     )
-    return f"{type(cause).__name__}: {text[:120]}"
+    return f"{kind}: {text[:120]}"
