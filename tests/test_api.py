@@ -31,7 +31,7 @@ from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Parallel
 from l0gc.streamlog import reader
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from tests.collect.test_sweep_local import Failing, a_cluster, level_zero
 from tests.support.cli import opens
@@ -63,7 +63,7 @@ def has_the_names_of(command: str, result: object) -> None:
 
 
 @contextmanager
-def over(handles: Handles, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Cluster]:
+def over(handles: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Cluster]:
     """The library on a cluster in memory."""
     opens(handles, monkeypatch)
     with l0gc.open(URL) as cluster:

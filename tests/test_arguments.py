@@ -23,7 +23,7 @@ from l0gc.cli.main import cli
 from l0gc.cli.output import taking_results
 from l0gc.errors import L0gcError, UsageError
 from l0gc.storage.config import StoreConfig
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.cli import opens
 from tests.support.memory_store import MemoryStore, another_process, copy_of, memory_cluster, put_back, store_of
 from tests.test_api import URL, over
@@ -83,7 +83,7 @@ def call(cluster: Cluster, name: str, given: dict[str, Any]) -> None:
         list(result)
 
 
-def in_memory(monkeypatch: pytest.MonkeyPatch) -> Handles:
+def in_memory(monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
     monkeypatch.setattr(MemoryStore, "config", StoreConfig.from_url(URL), raising=False)
     monkeypatch.setattr(MemoryStore, "access", SimpleNamespace(endpoint_url=None), raising=False)
     monkeypatch.setattr(MemoryStore, "create_bucket", lambda self: False, raising=False)
@@ -92,7 +92,7 @@ def in_memory(monkeypatch: pytest.MonkeyPatch) -> Handles:
     return handles
 
 
-def read_by_another(handles: Handles) -> None:
+def read_by_another(handles: ClusterHandles) -> None:
     """Read both kinds of log, as any other process would."""
     other = another_process(handles)
     other.controller.snapshot()

@@ -30,7 +30,7 @@ from l0gc.keys import PUBLISHED_WATERMARK, journal_log
 from l0gc.operations import Gc, Housekeep, Sweep
 from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import SharedLog
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
 from l0gc.watermark.source import ClusterView
 from tests.scaling.counted import counted
@@ -53,7 +53,7 @@ DUE = ["housekeep", "reconcile", "compute-watermark", "sweep"]
 DRAIN = Housekeep(barrier=True)
 
 
-def loaded() -> Handles:
+def loaded() -> ClusterHandles:
     handles = topic_in_memory(2)
     put(handles, "events", {0: [b"a"] * 3})
     return handles

@@ -36,7 +36,7 @@ from l0gc.limits import (
 )
 from l0gc.operations import Read, Upload
 from l0gc.storage.config import StoreConfig
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.entries import check_cluster_settings
 from l0gc.streamlog.ingest.headers_and_times import Headers, Record
 from l0gc.streamlog.ingest.records import records_of as as_fields
@@ -70,7 +70,7 @@ def scaled(**limits: int) -> Iterator[None]:
         yield
 
 
-def records_of(cluster: Handles) -> list[Record]:
+def records_of(cluster: ClusterHandles) -> list[Record]:
     topic = cluster.controller.snapshot().topic("events")
     return list(read_topic(another_process(cluster), topic, Read()))
 
@@ -79,16 +79,16 @@ def plain(records: Sequence[Record]) -> list[tuple[int, bytes, bytes | None, Hea
     return sorted(((r.partition, r.value, r.key, r.headers) for r in records), key=repr)
 
 
-Road = Callable[[Handles, Sequence[Record]], object]
+Road = Callable[[ClusterHandles, Sequence[Record]], object]
 
 
-def send(cluster: Handles, records: Sequence[Record]) -> None:
+def send(cluster: ClusterHandles, records: Sequence[Record]) -> None:
     with open_sender(cluster, "events", "bridge") as sender:
         positions = {p: 1 + n for n, p in enumerate(sorted({r.partition for r in records}))}
         sender.send(records, {p: sender.positions.get(p, 0) + at for p, at in positions.items()})
 
 
-def sink(cluster: Handles, records: Sequence[Record]) -> None:
+def sink(cluster: ClusterHandles, records: Sequence[Record]) -> None:
     write_batch(
         cluster,
         {
@@ -101,7 +101,7 @@ def sink(cluster: Handles, records: Sequence[Record]) -> None:
     )
 
 
-def refuse_or_live_with(cluster: Handles, records: Sequence[Record], road: Road) -> bool:
+def refuse_or_live_with(cluster: ClusterHandles, records: Sequence[Record], road: Road) -> bool:
     """What is accepted goes its whole way; what is refused names a number, and has landed nothing."""
     cluster.journal(0).catch_up()
     before, refused = cluster.journal(0).replica.offset, ""
@@ -308,7 +308,7 @@ def test_row_groups_of_long_and_short_records_stay_below_their_limit(monkeypatch
 # -- give-up --------------------------------------------------------------------------------------------------------------
 
 
-def damaged(records: Sequence[bytes]) -> tuple[Handles, str]:
+def damaged(records: Sequence[bytes]) -> tuple[ClusterHandles, str]:
     cluster = topic_in_memory(1)
     (key,) = put(cluster, "events", {0: list(records)})
     body = store_of(cluster).objects[key].body
@@ -316,7 +316,7 @@ def damaged(records: Sequence[bytes]) -> tuple[Handles, str]:
     return cluster, key
 
 
-def given_up(cluster: Handles, key: str) -> None:
+def given_up(cluster: ClusterHandles, key: str) -> None:
     give_up(another_process(cluster), "ann", objects=[key])
     assert deep_findings(another_process(cluster)) == []
     reconcile(cluster)

@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from l0gc.collect.record import Attempt, RunSummary, write_attempt, write_summary  # noqa: E402 - after the path on which it is found
 from l0gc.inspect.report.facts import gather  # noqa: E402
 from l0gc.inspect.report.page import render  # noqa: E402
-from l0gc.streamlog.cluster import Handles  # noqa: E402
+from l0gc.streamlog.cluster import ClusterHandles  # noqa: E402
 from l0gc.streamlog.housekeep import housekeep  # noqa: E402
 from l0gc.watermark.publication import PublishedWatermark, publish  # noqa: E402
 from l0gc.watermark.scans import ScanRow, ScanSnapshot, ScanTotals, write_scan  # noqa: E402
@@ -52,7 +52,7 @@ MIB = 1 << 20
 class History:
     """What lies in the bucket at each epoch, and what became of it."""
 
-    def __init__(self, cluster: Handles) -> None:
+    def __init__(self, cluster: ClusterHandles) -> None:
         self.cluster = cluster
         self.rng = random.Random(7)
         self.objects: dict[int, int] = {}
@@ -100,7 +100,7 @@ class History:
         return ScanRow(e, self.objects[e], self.objects[e] * self.size[e], now - (epoch - e) * 10 * MINUTE, *held)
 
 
-def build() -> Handles:
+def build() -> ClusterHandles:
     """A cluster that has run for five days, with a reconciler that is behind on some partitions."""
     clock = FakeClock(NOW - (EPOCHS * 10 + 4) * MINUTE)
     cluster = memory_cluster(MemoryStore(clock))

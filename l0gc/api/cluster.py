@@ -45,7 +45,7 @@ from l0gc.storage.objectstore import LocalFolder
 from l0gc.storage.parallel import CLOSED
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LOCAL, SPARK, LocalWorkers, Workers
-from l0gc.streamlog.cluster import Handles, open_cluster
+from l0gc.streamlog.cluster import ClusterHandles, open_cluster
 from l0gc.streamlog.pins import LEASE_S, PinView, renewed
 from l0gc.streamlog.topics import PARTITIONS_SHOWN
 
@@ -111,7 +111,7 @@ class Cluster:
         """Return the bucket and the prefix as a URL."""
         return self.store.url
 
-    def handles(self) -> Handles:
+    def handles(self) -> ClusterHandles:
         if self._closed:
             raise UsageError(CLOSED)
         self._handles.parallel.check_open()
@@ -911,7 +911,7 @@ class Cluster:
 
     def _workers(
         self, spark: SparkSession | Engine | None, work: Work, progress: Progress
-    ) -> AbstractContextManager[Workers[Handles]]:
+    ) -> AbstractContextManager[Workers[ClusterHandles]]:
         """Return the workers for a piece of work."""
         return Engine.of(spark).workers(self.handles(), self._config, work, progress)
 

@@ -21,7 +21,7 @@ from l0gc.events import Progress, event, quiet
 from l0gc.formatting import count
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.workers import AUTO, LOCAL, SPARK, LocalWorkers, Workers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -175,8 +175,8 @@ class Engine:
 
     @contextmanager
     def workers(
-        self, cluster: Handles, config: StoreConfig, work: Work, progress: Progress
-    ) -> Iterator[Workers[Handles]]:
+        self, cluster: ClusterHandles, config: StoreConfig, work: Work, progress: Progress
+    ) -> Iterator[Workers[ClusterHandles]]:
         """Give those who do a piece of work.
 
         Args:

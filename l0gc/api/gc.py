@@ -34,7 +34,7 @@ from l0gc.errors import (
 from l0gc.events import NOTE, event, scalars
 from l0gc.formatting import Outcome
 from l0gc.operations import Gc, Merge, Operation, Sweep, Vacuum
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Retention
 from l0gc.watermark.publication import PublishedWatermark, read_published
 
@@ -230,7 +230,7 @@ class Due:
     the check of vacuum, at the end.
     """
 
-    def __init__(self, cluster: Handles, request: Gc) -> None:
+    def __init__(self, cluster: ClusterHandles, request: Gc) -> None:
         self._cluster, self._merge, self._vacuum = cluster, request.merge or Merge(), request.vacuum or Vacuum()
         self._sweep = request.sweep or Sweep()
         self._note: gc_steps.GcNote | None = None

@@ -20,7 +20,7 @@ from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
 from l0gc.operations import Count, TableSync, checked_value
 from l0gc.streamlog import pins, topics
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import ALL_TOPICS, TABLE_PINS, ControllerState, Topic
 from l0gc.streamlog.controller.value_schema import ValueColumn, changes
@@ -99,7 +99,7 @@ class Group:
     def __init_subclass__(cls) -> None:
         checks_arguments(cls)
 
-    def __init__(self, handles: Callable[[], Handles]) -> None:
+    def __init__(self, handles: Callable[[], ClusterHandles]) -> None:
         self._handles = handles
 
 
@@ -108,7 +108,7 @@ def _retention(ms: int | timedelta | UnsetType | None, size: int | UnsetType | N
 
 
 def _confirmed(
-    cluster: Handles,
+    cluster: ClusterHandles,
     name: str | None,
     retention: RetentionSettings,
     columns: Sequence[ValueColumn],
@@ -426,7 +426,7 @@ class Runs(Group):
         return deletion
 
 
-def run_records(cluster: Handles, record_dir: Path | None) -> Records:
+def run_records(cluster: ClusterHandles, record_dir: Path | None) -> Records:
     """Return the records of runs, in a folder or in the bucket."""
     from l0gc.collect.record import FolderRecords
 

@@ -57,7 +57,7 @@ from l0gc.storage.parallel import WorkerThreads
 from l0gc.storage.probe import probe
 from l0gc.storage.refusals import DENIED
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.format import QUOTED, check_format
 
 OK: Final = "ok"
@@ -158,7 +158,7 @@ def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> lis
         return [failure(name, str(e), remedy, e.exit_code)]
 
 
-def examine(handles: Handles, store: S3Store, progress: Callable[[str], None]) -> DoctorResult:
+def examine(handles: ClusterHandles, store: S3Store, progress: Callable[[str], None]) -> DoctorResult:
     """Run all checks; `progress` is called with the name of each part before it."""
     parts: list[tuple[str, Callable[[], Iterable[Check]], str]] = [
         ("java", java, "install Java 17 or newer"),
@@ -451,7 +451,7 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
 # -- the cluster ----------------------------------------------------------------------------------------------------------
 
 
-def cluster(handles: Handles) -> Iterator[Check]:
+def cluster(handles: ClusterHandles) -> Iterator[Check]:
     """Check the cluster in the bucket, if there is one: its format, and the problems in its overview."""
     form = check_format(handles.store)
     try:

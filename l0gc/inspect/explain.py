@@ -48,7 +48,7 @@ from l0gc.keys import (
     parse_level_one,
 )
 from l0gc.storage.objectstore import ask_of_one, if_there
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.rows import name_bytes
@@ -119,7 +119,7 @@ class Explanation(msgspec.Struct, Outcome):
     laggards: Laggards | None = None
 
 
-def explain_key(cluster: Handles, key: str) -> Explanation:
+def explain_key(cluster: ClusterHandles, key: str) -> Explanation:
     """Return why the object `key` (relative to the URL) is kept, or that it may be deleted."""
     o = read_overview(cluster)
     parsed = o.layout.parse(key)
@@ -147,7 +147,7 @@ def explain_key(cluster: Handles, key: str) -> Explanation:
     return _refused(e, o)
 
 
-def explain_epoch(cluster: Handles, epoch: int) -> Explanation:
+def explain_epoch(cluster: ClusterHandles, epoch: int) -> Explanation:
     """Return what holds the objects of an epoch."""
     o = read_overview(cluster)
     e = _explanation(o, f"epoch {epoch}", epoch)
@@ -155,7 +155,7 @@ def explain_epoch(cluster: Handles, epoch: int) -> Explanation:
     return _refused(e, o)
 
 
-def explain_partition(cluster: Handles, name: str) -> Explanation:
+def explain_partition(cluster: ClusterHandles, name: str) -> Explanation:
     """Return what a partition (`TOPIC/NUMBER`) holds.
 
     Raises:
@@ -201,7 +201,7 @@ def _refused(e: Explanation, o: Overview) -> Explanation:
     return e
 
 
-def _not_l0(cluster: Handles, o: Overview, key: str, *, exists: bool) -> Explanation:
+def _not_l0(cluster: ClusterHandles, o: Overview, key: str, *, exists: bool) -> Explanation:
     """Return what a key is that is not an L0 key: one of l0gc's own, by the bucket's layout, or a foreign one.
 
     Raises:

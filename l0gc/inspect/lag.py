@@ -19,7 +19,7 @@ from l0gc.errors import NotFoundError, OffsetOutOfRangeError, UnsupportedFormatE
 from l0gc.formatting import Outcome
 from l0gc.storage.entry import Place
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, look
@@ -69,7 +69,7 @@ class QueryLag(msgspec.Struct, Outcome, frozen=True):
         return sum(p.records_behind for p in self.partitions)
 
 
-def query_lag(cluster: Handles, checkpoint: ObjectStore | LocalFolder, name: str) -> QueryLag:
+def query_lag(cluster: ClusterHandles, checkpoint: ObjectStore | LocalFolder, name: str) -> QueryLag:
     """Return how far the query with this checkpoint is behind.
 
     Args:
@@ -146,7 +146,7 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
 
 
 def _of_topic(
-    cluster: Handles, topic: Topic, offsets: dict[int, int], source: int, now_ms: int
+    cluster: ClusterHandles, topic: Topic, offsets: dict[int, int], source: int, now_ms: int
 ) -> Iterator[QueryPosition]:
     """Yield the query's positions in the partitions of a topic, given its offsets."""
 

@@ -20,7 +20,7 @@ import numpy as np
 from l0gc.errors import CorruptObjectError, L0gcError, NotFoundError, ObjectNotFoundError
 from l0gc.storage.entry import StoredEntry
 from l0gc.storage.log import SharedLog
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.entries import ControllerMachine, decode_controller_entry
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.admission import check_object
@@ -114,7 +114,9 @@ def _json(value: Any) -> Iterator[bytes]:
         yield msgspec.json.encode(value)
 
 
-def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> Iterator[LogLine]:
+def show_log(
+    cluster: ClusterHandles, journal: int | None, start: int = 0, *, checkpoint: bool = False
+) -> Iterator[LogLine]:
     """Yield the entries of a log from offset `start` to its current end.
 
     Args:
@@ -154,7 +156,7 @@ def show_log(cluster: Handles, journal: int | None, start: int = 0, *, checkpoin
             yield entry if isinstance(entry, LogLine) else _entry(log, journal, entry, names)
 
 
-def _topic_names(cluster: Handles, journal: int | None) -> dict[int, str]:
+def _topic_names(cluster: ClusterHandles, journal: int | None) -> dict[int, str]:
     """Return the topics by their revisions; empty if the controller's log cannot be read, which may be the log to be
     shown.
     """
@@ -255,7 +257,7 @@ def _blocks(blocks: Rows, start: int) -> Table:
 
 
 def _checkpoint(
-    cluster: Handles, log: SharedLog, journal: int | None, offset: int, names: Mapping[int, str]
+    cluster: ClusterHandles, log: SharedLog, journal: int | None, offset: int, names: Mapping[int, str]
 ) -> Iterator[LogLine]:
     key, where = log.checkpoint_key(offset), {"checkpoint": offset}
     try:

@@ -44,7 +44,7 @@ from l0gc.inspect.laggards import extent_bytes, find_laggards
 from l0gc.inspect.overview import DatedHolder, Garbage, JournalReading, Journals, Overview, PinCost, TableState
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
 from l0gc.storage.objectstore import Head, ask_of_one
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.streamlog.controller.state import ControllerState, TopicTable
 from l0gc.streamlog.epoch_source import landed_number
@@ -65,7 +65,9 @@ _HELD_BY_EXTERNAL_LOG: Final = (
 )
 
 
-def read_overview(cluster: Handles, price_gb_month: float = STANDARD_PRICE, *, runs: int | None = None) -> Overview:
+def read_overview(
+    cluster: ClusterHandles, price_gb_month: float = STANDARD_PRICE, *, runs: int | None = None
+) -> Overview:
     """Read everything once.
 
     Args:
@@ -153,7 +155,7 @@ def _raise_if_unreachable(e: StoreError) -> None:
         raise e
 
 
-def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
+def published_m(cluster: ClusterHandles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
     """Return what is published, and, if it cannot be used, the code of the cause and a sentence. If it is lost, the first
     is its copy.
     """
@@ -170,7 +172,7 @@ def published_m(cluster: Handles, cluster_id: str) -> tuple[PublishedWatermark |
 # -- what was scanned and deleted ---------------------------------------------------------------------------------------
 
 
-def _newest_scan(cluster: Handles, o: Overview) -> ScanSnapshot | None:
+def _newest_scan(cluster: ClusterHandles, o: Overview) -> ScanSnapshot | None:
     """Return the newest readable scan of the last few; the unreadable ones are noted."""
     try:
         for key in list_scans(cluster.store)[: -_SCANS_TRIED - 1 : -1]:
@@ -248,7 +250,7 @@ def _held_objects(o: Overview) -> dict[int, int]:
     return objects
 
 
-def _is_idle(cluster: Handles, o: Overview, published: PublishedWatermark | None) -> bool:
+def _is_idle(cluster: ClusterHandles, o: Overview, published: PublishedWatermark | None) -> bool:
     """Return whether `gc` would leave the computation of M out although M could rise, since it would release nothing."""
     m = o.computable_watermark
     if published is None or m is None or m <= published.watermark or o.watermark_error is not None:
@@ -258,7 +260,7 @@ def _is_idle(cluster: Handles, o: Overview, published: PublishedWatermark | None
     return bool(compute_not_due(published, note, lowest=m, landed=landed, now_ms=o.as_of_ms))
 
 
-def _lag(cluster: Handles, o: Overview) -> tuple[int | None, bool]:
+def _lag(cluster: ClusterHandles, o: Overview) -> tuple[int | None, bool]:
     """Return how long M has stood; if the log no longer shows it, at least how long."""
     if o.external_log or o.lowest_held > o.cluster_epoch:
         return None, False
@@ -320,7 +322,7 @@ def _table(o: Overview, t: TopicTable) -> TableState:
 
 
 def read_journals(
-    cluster: Handles,
+    cluster: ClusterHandles,
     snapshot: ControllerState,
     published: int,
     noted: Mapping[str, LogEnd] = {},
@@ -345,7 +347,7 @@ def read_journals(
     return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published, noted=noted)), published)
 
 
-def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark | None) -> None:
+def _judge_journals(cluster: ClusterHandles, o: Overview, published: PublishedWatermark | None) -> None:
     """Complete the overview from what the journals hold."""
     logs, m = o.logs, o.logs.watermark
     o.computable_watermark = m.watermark
@@ -382,7 +384,7 @@ def _judge_journals(cluster: Handles, o: Overview, published: PublishedWatermark
 
 
 def check_holders(
-    cluster: Handles, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
+    cluster: ClusterHandles, journals: Journals, holders: Iterable[Holder], *, suspect: bool = True, named: str = ""
 ) -> tuple[dict[str, int], str, str]:
     """Check the objects that hold these partitions.
 
@@ -434,7 +436,10 @@ def _named(journals: Journals, text: str, excluded: Collection[str]) -> Iterator
 
 
 def _suspects(
-    cluster: Handles, extents: Sequence[tuple[Holder, Extent]], heads: Mapping[str, Head | str | None], named: str
+    cluster: ClusterHandles,
+    extents: Sequence[tuple[Holder, Extent]],
+    heads: Mapping[str, Head | str | None],
+    named: str,
 ) -> Iterator[tuple[Holder, Extent, str]]:
     """Yield the L0 objects that differ from the log: the sizes of all are checked, and one block of one object is
     read.

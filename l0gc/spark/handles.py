@@ -23,7 +23,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 
 _THREADS: Final = 32
 """The threads for the requests of one task."""
@@ -48,14 +48,14 @@ class ClusterAddress:
 
 
 @lru_cache(maxsize=_CLUSTERS_KEPT)
-def cluster_at(address: ClusterAddress) -> Handles:
+def cluster_at(address: ClusterAddress) -> ClusterHandles:
     """Return the cluster, for all tasks of a process.
 
     It resolves credentials as boto3 does: from the environment, where the driver may have put its own (`for_executors`),
     from a profile, or from the role of its machine. Where the driver has put its own, a profile has no effect.
     """
     config = replace(address.config, profile=None) if _SENT in os.environ else address.config
-    return Handles(
+    return ClusterHandles(
         S3Store(config),
         Runtime(),
         Parallel(_THREADS, cores=1),

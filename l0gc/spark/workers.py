@@ -27,7 +27,7 @@ from l0gc.spark.executors import cores_of
 from l0gc.spark.handles import ClusterAddress, cluster_at
 from l0gc.spark.jobs import JOB_ERRORS, Jobs
 from l0gc.storage.workers import SPARK, Stage
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -62,13 +62,15 @@ class SparkWorkers:
         self.cores = cores_of(self._context)
         self.slots = self.cores * TASKS_PER_CORE
 
-    def map(self, work: Callable[[Handles, A], B], parts: Sequence[A]) -> list[B]:
+    def map(self, work: Callable[[ClusterHandles, A], B], parts: Sequence[A]) -> list[B]:
         if not parts:
             return []
         with self._job():
             return self._sent(work, parts).collect()
 
-    def reduce(self, work: Callable[[Handles, A], B], parts: Sequence[A], merge: Callable[[B, B], B]) -> B | None:
+    def reduce(
+        self, work: Callable[[ClusterHandles, A], B], parts: Sequence[A], merge: Callable[[B, B], B]
+    ) -> B | None:
         if len(parts) <= _FEW:
             done = self.map(work, parts)
             return functools.reduce(merge, done) if done else None
@@ -93,7 +95,7 @@ class SparkWorkers:
         self._cancelled.set()
         self._jobs.cancel()
 
-    def _sent(self, work: Callable[[Handles, A], B], parts: Sequence[A]) -> RDD[B]:
+    def _sent(self, work: Callable[[ClusterHandles, A], B], parts: Sequence[A]) -> RDD[B]:
         sent = self._context.parallelize(parts, min(len(parts), self.slots))
         return sent.map(functools.partial(_at_place, self._address, work))
 
@@ -122,7 +124,7 @@ class SparkWorkers:
             thread.join()
 
 
-def _at_place(address: ClusterAddress, work: Callable[[Handles, Any], B], part: Any) -> B:
+def _at_place(address: ClusterAddress, work: Callable[[ClusterHandles, Any], B], part: Any) -> B:
     return work(cluster_at(address), part)
 
 

@@ -38,7 +38,7 @@ THREADS: Final = 32
 
 
 @dataclass
-class Handles:
+class ClusterHandles:
     """The handles of one process. Safe for use by several threads."""
 
     store: ObjectStore
@@ -172,11 +172,11 @@ class Handles:
 
 
 @contextmanager
-def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[Handles, S3Store]]:
-    """Open the handles on the cluster at `config`, for a command or the library; see `Handles` for `settings`."""
+def open_cluster(config: StoreConfig, **settings: Any) -> Iterator[tuple[ClusterHandles, S3Store]]:
+    """Open the handles on the cluster at `config`, for a command or the library; see `ClusterHandles` for `settings`."""
     store = S3Store(config)
     with Parallel(THREADS) as threads:
-        yield Handles(store, Runtime(), threads, **settings), store
+        yield ClusterHandles(store, Runtime(), threads, **settings), store
 
 
 def identity_of(state: ControllerState) -> ClusterIdentity:

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from l0gc.errors import L0gcError, OffsetOutOfRangeError, UsageError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.journal.rows import Rows, places
 from l0gc.streamlog.journal.topic import TopicState
@@ -28,7 +28,7 @@ HIGH_WATERMARK: Final = -1
 
 
 def delete_records(
-    cluster: Handles,
+    cluster: ClusterHandles,
     topic: str,
     partition: int | None = None,
     *,

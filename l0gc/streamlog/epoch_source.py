@@ -19,7 +19,7 @@ import msgspec
 from l0gc.errors import EpochRegressionError, L0gcError
 from l0gc.formatting import moment
 from l0gc.storage.workers import LocalWorkers, Workers, Workplace
-from l0gc.streamlog.cluster import Handles, identity_of
+from l0gc.streamlog.cluster import ClusterHandles, identity_of
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.summary import JournalTask, read_journal, summary_of, tasks_of
 from l0gc.watermark.publication import PublishedWatermark, ends_of, watermark_of
@@ -39,7 +39,7 @@ class JournalSource:
     snapshot_age_ms: Final = None
     remedy: Final = CONTROLLER_REMEDY
 
-    def __init__(self, cluster: Handles, workers: Workers[Workplace] | None = None, *, readers: int = 0) -> None:
+    def __init__(self, cluster: ClusterHandles, workers: Workers[Workplace] | None = None, *, readers: int = 0) -> None:
         self._cluster = cluster
         self._workers = workers or LocalWorkers(cluster)
         self._read = functools.partial(_read, readers)
@@ -117,7 +117,7 @@ class JournalTotals(NamedTuple):
     landed: int
 
 
-def journal_totals(cluster: Handles) -> JournalTotals:
+def journal_totals(cluster: ClusterHandles) -> JournalTotals:
     """Return where the journals stand now, so that a process can cheaply check whether M could move.
 
     This only decides whether a run is worth starting. M is computed from journals that are read for that purpose.

@@ -16,7 +16,7 @@ import msgspec
 
 from l0gc.errors import UsageError
 from l0gc.operations import Read
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.level_one.parquet import WHOLE_RECORD
@@ -46,7 +46,7 @@ class Follower(Iterator[Record]):
 
     def __init__(
         self,
-        cluster: Handles,
+        cluster: ClusterHandles,
         topic: Topic,
         options: Read,
         *,

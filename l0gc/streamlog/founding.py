@@ -18,7 +18,7 @@ from l0gc.keys import JOURNALS, PUBLISHED_WATERMARK
 from l0gc.operations import Init
 from l0gc.storage.probe import probe
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.format import check_format, remember_etags
 
 
@@ -47,7 +47,7 @@ class FoundedCluster(Outcome):
     probed: list[str]
 
 
-def found_cluster(cluster: Handles, store: S3Store, options: Init) -> FoundedCluster:
+def found_cluster(cluster: ClusterHandles, store: S3Store, options: Init) -> FoundedCluster:
     """Test the store, and found a cluster there unless one exists. `store` is that of `cluster`.
 
     Raises:
@@ -88,7 +88,7 @@ def found_cluster(cluster: Handles, store: S3Store, options: Init) -> FoundedClu
     )
 
 
-def refuse_where_a_log_is_gone(cluster: Handles) -> None:
+def refuse_where_a_log_is_gone(cluster: ClusterHandles) -> None:
     """Refuse to begin a controller log if journals or a watermark show that there was one.
 
     Raises:

@@ -31,7 +31,7 @@ from l0gc.errors import (
 from l0gc.keys import PartitionId, level_one, level_one_shared, parse_level_one
 from l0gc.storage.objectstore import PAGE_SIZE, ObjectStore
 from l0gc.storage.ranges import KeyRange
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.epoch_source import unknown_topic
 from l0gc.streamlog.garbage_facts import JournalNames, JournalPart, read_facts
@@ -50,7 +50,7 @@ _FORGOTTEN: Final = (
 class JournalGarbage:
     """The journals as a `GarbageSource`."""
 
-    def __init__(self, cluster: Handles) -> None:
+    def __init__(self, cluster: ClusterHandles) -> None:
         self._cluster = cluster
         self._states: dict[int, JournalState] = {}
         self._fences: dict[int, int] = {}

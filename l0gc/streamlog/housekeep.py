@@ -17,7 +17,7 @@ import msgspec
 from l0gc.errors import CorruptObjectError, EpochRegressionError, PartialFailureError, ProtocolError, StoreError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import Topic
 from l0gc.watermark.publication import refuse_if_set_back
@@ -108,7 +108,7 @@ class _Log:
         self.truncated += replica.truncate(lambda: controller.snapshot().pinned_at(self.journal))
 
 
-def housekeep(cluster: Handles, *, barrier: bool = False) -> HousekeepResult:
+def housekeep(cluster: ClusterHandles, *, barrier: bool = False) -> HousekeepResult:
     """Housekeep the whole cluster once. A log for which something fails is named in `broken`, and the rest is done.
 
     Args:
@@ -147,7 +147,7 @@ def housekeep(cluster: Handles, *, barrier: bool = False) -> HousekeepResult:
     )
 
 
-def _keep(cluster: Handles, journal: int, epoch: int | None, deleted: Sequence[Topic], *, barrier: bool) -> _Log:
+def _keep(cluster: ClusterHandles, journal: int, epoch: int | None, deleted: Sequence[Topic], *, barrier: bool) -> _Log:
     """Housekeep one journal.
 
     Args:

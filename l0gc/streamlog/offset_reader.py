@@ -32,7 +32,7 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RecordsLostError, UsageError
 from l0gc.events import event
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks, select
 from l0gc.streamlog.ingest.headers_and_times import column_of
@@ -96,7 +96,7 @@ def as_rows(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class OnDeleted(Protocol):
-    """Handles records that were deleted before they could be read: raises, or returns to skip them."""
+    """ClusterHandles records that were deleted before they could be read: raises, or returns to skip them."""
 
     def __call__(self, partition: int, offset: int, end: int, log_start: int, *, begun: bool) -> None:
         """`offset` was next, and the range ends before `end`; `begun`: some of the range was read."""
@@ -132,7 +132,7 @@ class OffsetReader:
 
     def __init__(
         self,
-        cluster: Handles,
+        cluster: ClusterHandles,
         journal: JournalHandle,
         topic: Topic,
         ranges: Rows,

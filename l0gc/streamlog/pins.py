@@ -34,7 +34,7 @@ from l0gc.events import event
 from l0gc.formatting import Outcome, moment
 from l0gc.runtime import user_at_host
 from l0gc.storage.parallel import check_process
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ALL_TOPICS, Pin
 from l0gc.watermark.compute import compute
@@ -105,7 +105,7 @@ class PinList(list[PinView], Outcome):
 
 
 def create_pin(
-    cluster: Handles, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
+    cluster: ClusterHandles, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
 ) -> Pin:
     """Create a pin and return it once it has taken effect; if that fails, delete it again.
 
@@ -137,7 +137,7 @@ def create_pin(
 
 
 @contextmanager
-def renewed(handles: Callable[[], Handles], name: str, revision: int, ttl_ms: int) -> Iterator[None]:
+def renewed(handles: Callable[[], ClusterHandles], name: str, revision: int, ttl_ms: int) -> Iterator[None]:
     """Renew a pin in a thread during a `with` block, and delete it at the end.
 
     Args:
@@ -170,7 +170,7 @@ def renewed(handles: Callable[[], Handles], name: str, revision: int, ttl_ms: in
 
 @contextmanager
 def leased_for_reader(
-    handles: Callable[[], Handles], what: str, topic: int = ALL_TOPICS, *, level_one: bool = False
+    handles: Callable[[], ClusterHandles], what: str, topic: int = ALL_TOPICS, *, level_one: bool = False
 ) -> Iterator[Pin]:
     """Create a pin with a new name for a `with` block, with the reason that `what` is read. Raises as `create_pin`."""
     cluster, ttl_ms, why = handles(), LEASE_S * 1000, f"{user_at_host()} reads {what}"[:200]
@@ -180,7 +180,7 @@ def leased_for_reader(
 
 
 @contextmanager
-def while_pinned(cluster: Handles, pin: Pin, remedy: str) -> Iterator[None]:
+def while_pinned(cluster: ClusterHandles, pin: Pin, remedy: str) -> Iterator[None]:
     """Replace an error in the block by `NotFoundError`, with the remedy, if the pin has ended."""
     try:
         yield
@@ -191,7 +191,7 @@ def while_pinned(cluster: Handles, pin: Pin, remedy: str) -> Iterator[None]:
         raise NotFoundError(f"pin {pin.name!r}, as of which records are read, has ended: {remedy}") from e
 
 
-def _take_effect(cluster: Handles, pin: Pin) -> Pin:
+def _take_effect(cluster: ClusterHandles, pin: Pin) -> Pin:
     if not pin.level_one:
         require_seen(cluster, cluster.identity().cluster_id, pin.revision)
     state = cluster.controller.snapshot()
@@ -206,6 +206,6 @@ def _take_effect(cluster: Handles, pin: Pin) -> Pin:
     return cluster.controller.pin_took_effect(pin, watermark, ends)
 
 
-def reach(cluster: Handles, journals: Sequence[int], epoch: int) -> None:
+def reach(cluster: ClusterHandles, journals: Sequence[int], epoch: int) -> None:
     """Advance the window of each journal to an epoch, so that what is dropped later is recorded with that or a later one."""
     cluster.parallel.map(lambda j: cluster.journal(j).advance(epoch), journals)

@@ -12,7 +12,7 @@ from typing import Final
 
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, Producer
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import ProducerState, is_ahead
@@ -100,13 +100,13 @@ class ProducerList(Outcome):
     producers: list[KnownProducer]
 
 
-def list_producers(cluster: Handles) -> ProducerList:
+def list_producers(cluster: ClusterHandles) -> ProducerList:
     """Return every producer that the controller has on record."""
     producers = sorted(cluster.controller.snapshot().producers.items())
     return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in producers])
 
 
-def describe_producer(cluster: Handles, name: str) -> ProducerView:
+def describe_producer(cluster: ClusterHandles, name: str) -> ProducerView:
     """Return the producer as the logs have it now; `errors` names the logs that cannot be read.
 
     Raises:
@@ -144,20 +144,20 @@ def describe_producer(cluster: Handles, name: str) -> ProducerView:
     )
 
 
-def begin_run(cluster: Handles, name: str, journals: Sequence[JournalHandle] = ()) -> Producer:
+def begin_run(cluster: ClusterHandles, name: str, journals: Sequence[JournalHandle] = ()) -> Producer:
     """Return a new run, which fences those before it, and those that only these journals know (see `run_ahead`)."""
     run = cluster.controller.init_producer(name)
     cluster.parallel.map(JournalHandle.catch_up, journals)
     return run_ahead(cluster, name, run, journals)
 
 
-def is_due(cluster: Handles, run: Producer) -> bool:
+def is_due(cluster: ClusterHandles, run: Producer) -> bool:
     """Return whether a run that goes on should become the next one, as of the last look at the controller's log."""
     as_of_ms = cluster.controller.replica.as_of_ms
     return as_of_ms is not None and as_of_ms - run.time_ms > _RENEW_MS
 
 
-def run_ahead(cluster: Handles, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:
+def run_ahead(cluster: ClusterHandles, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:
     """Return the run, or a new one where these journals, as of their last replay, have seen a later run than the controller
     has.
 

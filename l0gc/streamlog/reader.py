@@ -24,7 +24,7 @@ from l0gc import columns
 from l0gc.errors import CorruptObjectError, NotFoundError, OffsetOutOfRangeError, RecordsLostError, UsageError
 from l0gc.operations import LENGTH_BYTES, Read
 from l0gc.storage.parallel import CLOSED
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_list
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -68,7 +68,9 @@ class RecordLines(NamedTuple):
     records: int
 
 
-def read_topic(cluster: Handles, topic: Topic, options: Read = _ALL, *, pin: Pin | None = None) -> Iterator[Record]:
+def read_topic(
+    cluster: ClusterHandles, topic: Topic, options: Read = _ALL, *, pin: Pin | None = None
+) -> Iterator[Record]:
     """Yield a topic's records, one partition after another. See `read_pieces`."""
     return as_records(read_pieces(cluster, topic, options, names=WHOLE_RECORD, pin=pin))
 
@@ -90,7 +92,12 @@ def as_records(pieces: Iterable[Piece]) -> Iterator[Record]:
 
 
 def read_record_lines(
-    cluster: Handles, topic: Topic, options: Read = _ALL, *, length_prefixed: bool = False, pin: Pin | None = None
+    cluster: ClusterHandles,
+    topic: Topic,
+    options: Read = _ALL,
+    *,
+    length_prefixed: bool = False,
+    pin: Pin | None = None,
 ) -> Iterator[RecordLines]:
     """The records of a topic as lines, or as an upload in format length-prefixed takes them. See `read_pieces`."""
     lines = list[bytes]()
@@ -126,7 +133,7 @@ def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
 
 
 def read_batches(
-    cluster: Handles, topic: Topic, options: Read = _ALL, *, schema: pa.Schema, pin: Pin | None = None
+    cluster: ClusterHandles, topic: Topic, options: Read = _ALL, *, schema: pa.Schema, pin: Pin | None = None
 ) -> Iterator[pa.RecordBatch]:
     """Yield a topic's records in batches with the columns of a schema from `schema_of`. See `read_pieces`.
 
@@ -155,7 +162,12 @@ def _await_batches() -> None:
 
 
 def read_slices(
-    cluster: Handles, topic: Topic, options: Read = _ALL, *, names: Sequence[str] = RECORD, pin: Pin | None = None
+    cluster: ClusterHandles,
+    topic: Topic,
+    options: Read = _ALL,
+    *,
+    names: Sequence[str] = RECORD,
+    pin: Pin | None = None,
 ) -> Iterator[RecordSlice]:
     """Yield a topic's records, at most `ROWS` of one partition at once. See `read_pieces`."""
     return _slices_of(read_pieces(cluster, topic, options, names=names, pin=pin), names)
@@ -175,7 +187,7 @@ def _slices_of(pieces: Iterable[Piece], names: Sequence[str]) -> Iterator[Record
 
 
 def read_pieces(
-    cluster: Handles, topic: Topic, options: Read = _ALL, *, names: Sequence[str], pin: Pin | None = None
+    cluster: ClusterHandles, topic: Topic, options: Read = _ALL, *, names: Sequence[str], pin: Pin | None = None
 ) -> Iterator[Piece]:
     """Yield a topic's records in order of partition and offset, up to where its journals ended at first; no piece is empty.
 
@@ -195,12 +207,12 @@ def read_pieces(
         yield from reader.read(names)
 
 
-def count_records(cluster: Handles, topic: Topic, options: Read = _ALL) -> int:
+def count_records(cluster: ClusterHandles, topic: Topic, options: Read = _ALL) -> int:
     """Return how many records `read_pieces` would read now, without reading them. Raises as it does."""
     return sum(reader.records for reader in run_readers(cluster, topic, options))
 
 
-def run_readers(cluster: Handles, topic: Topic, options: Read, pin: Pin | None = None) -> list[RunReader]:
+def run_readers(cluster: ClusterHandles, topic: Topic, options: Read, pin: Pin | None = None) -> list[RunReader]:
     """Look at each journal of a topic once, and return what reads the requested partitions that it keeps.
 
     Raises as `read_pieces`.
@@ -245,7 +257,9 @@ class RunReader:
         starts, ends: the offset of each one's first record, and the offset after its last.
     """
 
-    def __init__(self, cluster: Handles, topic: Topic, run: JournalRun, journal: JournalHandle, options: Read) -> None:
+    def __init__(
+        self, cluster: ClusterHandles, topic: Topic, run: JournalRun, journal: JournalHandle, options: Read
+    ) -> None:
         self._without_holes = "" if options.skip_holes else "--skip-holes"
         self._cluster, self._topic, self._journal = cluster, topic, journal
         copy = topic_copy(self._journal, topic)

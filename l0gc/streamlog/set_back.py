@@ -16,12 +16,12 @@ from contextlib import suppress
 import msgspec
 
 from l0gc.errors import CorruptObjectError, LostWatermarkError, SetBackError, UsageError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.watermark.publication import PublishedWatermark, check_set_back, ends_of, publish, refuse_if_behind
 from l0gc.watermark.source import UnitSummary
 
 
-def set_back(cluster: Handles, journal: int) -> str:
+def set_back(cluster: ClusterHandles, journal: int) -> str:
     """Return a sentence on how it shows that a journal was set back.
 
     Raises:
@@ -32,7 +32,7 @@ def set_back(cluster: Handles, journal: int) -> str:
     return _looked_at(cluster, journal)[2]
 
 
-def _looked_at(cluster: Handles, journal: int) -> tuple[PublishedWatermark, UnitSummary, str]:
+def _looked_at(cluster: ClusterHandles, journal: int) -> tuple[PublishedWatermark, UnitSummary, str]:
     _, published = refuse_if_behind(cluster)
     unit = next(iter(cluster.units([journal], noted=ends_of(published))), None)
     if unit is None:
@@ -49,7 +49,7 @@ def _looked_at(cluster: Handles, journal: int) -> tuple[PublishedWatermark, Unit
     raise UsageError(f"{unit.unit} was not set back, according to published.json: there is nothing to accept")
 
 
-def accept_set_back(cluster: Handles, journal: int) -> int:
+def accept_set_back(cluster: ClusterHandles, journal: int) -> int:
     """Accept a journal after it was set back; return the tick below which nothing lands there any more.
 
     If `published.json` is lost, its copy shows that the journal was set back. That loss is accepted separately and later,

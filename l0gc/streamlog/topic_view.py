@@ -15,7 +15,7 @@ import numpy as np
 
 from l0gc import columns
 from l0gc.errors import UNREADABLE, CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -96,7 +96,7 @@ class TopicView:
         PartitionClosedError: the topic was deleted.
     """
 
-    def __init__(self, cluster: Handles, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
+    def __init__(self, cluster: ClusterHandles, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
         self._cluster, self.topic, self.run = cluster, topic, run
         handle.catch_up()
         self.end = handle.replica.end
@@ -237,7 +237,7 @@ class TopicView:
 
 
 def look(
-    cluster: Handles,
+    cluster: ClusterHandles,
     handle: JournalHandle,
     topic: Topic,
     run: JournalRun,

@@ -15,7 +15,7 @@ import msgspec
 from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, ProtocolError, StoreError
 from l0gc.formatting import Outcome
 from l0gc.operations import Read
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
 from l0gc.streamlog.controller.value_schema import ValueColumn, changes, evolved, fields_json, loses
@@ -140,7 +140,7 @@ class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
 
 
 def planned_alteration(
-    cluster: Handles, name: str | None, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
+    cluster: ClusterHandles, name: str | None, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
 ) -> Alteration:
     """Return the effect that new settings would have on a topic, or on all topics without their own (`name` None).
 
@@ -223,7 +223,7 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
 
 
 def describe_topic(
-    cluster: Handles, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN
+    cluster: ClusterHandles, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN
 ) -> TopicDescription:
     """Return what a topic holds, according to its journals now.
 
@@ -301,7 +301,7 @@ class InferredSchema(msgspec.Struct, Outcome, frozen=True):
     type: str = "struct"
 
 
-def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
+def infer_schema(cluster: ClusterHandles, name: str, records: int) -> InferredSchema:
     """Return a value schema from the first records of some partitions, up to a limit.
 
     Raises:
@@ -322,7 +322,7 @@ def infer_schema(cluster: Handles, name: str, records: int) -> InferredSchema:
     return InferredSchema(fields_json(evolved(None, columns).columns), left_out)
 
 
-def delete_topic(cluster: Handles, name: str, revision: int | None = None) -> tuple[Topic, list[LogFailure]]:
+def delete_topic(cluster: ClusterHandles, name: str, revision: int | None = None) -> tuple[Topic, list[LogFailure]]:
     """Delete the topic and close it in its journals; return those in which that failed, where housekeeping tries
     again.
 
@@ -343,7 +343,7 @@ def delete_topic(cluster: Handles, name: str, revision: int | None = None) -> tu
     return topic, [b for b in cluster.parallel.map(close, topic.journals) if b is not None]
 
 
-def close_unknown_topics(cluster: Handles) -> list[tuple[int, int, str]]:
+def close_unknown_topics(cluster: ClusterHandles) -> list[tuple[int, int, str]]:
     """Close topics that journals hold and the controller does not have, and give up their records.
 
     Only a controller log that was restored from a backup leaves such topics behind: they were created after the backup.

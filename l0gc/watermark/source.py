@@ -73,7 +73,7 @@ class PinnedUnits(NamedTuple):
 
 
 class ClusterView(Protocol):
-    """The collector's interface to a cluster. `l0gc.streamlog.cluster.Handles` is one."""
+    """The collector's interface to a cluster. `l0gc.streamlog.cluster.ClusterHandles` is one."""
 
     @property
     def store(self) -> ObjectStore: ...

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from l0gc.cli.terminal import fitted
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.cli import ended_here, opens
 from tests.support.memory_store import topic_in_memory
 
@@ -18,7 +18,7 @@ HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ s3://bucket"
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Handles:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
     return opens(topic_in_memory(2), monkeypatch)
 
 
@@ -28,21 +28,23 @@ def said(*words: str) -> str:
     return ended.stdout.decode()
 
 
-def test_what_changes_something_begins_with_time_and_cluster(cluster: Handles) -> None:
+def test_what_changes_something_begins_with_time_and_cluster(cluster: ClusterHandles) -> None:
     assert re.fullmatch(f"{HEAD}: epoch 1: 1 window .*\n", said("housekeep"))
     assert re.fullmatch(f"{HEAD}: sweeps are paused: .*\n", said("pause", "--why", "a test"))
     assert re.fullmatch(f"{HEAD}\nM = none: 0 objects .*\n(.*\n)+", said("sweep", "--dry-run"))
     assert said("topic", "list") == "events  revision 1, 2 partitions in journal 0\n"
 
 
-def test_a_quiet_gc_is_one_line(cluster: Handles) -> None:
+def test_a_quiet_gc_is_one_line(cluster: ClusterHandles) -> None:
     first = said("gc")
     assert re.match(f"{HEAD}\nhousekeep  +epoch 1: ", first)
     assert first.splitlines()[-1].split()[:2] == ["not", "due"]
     assert re.fullmatch(f"{HEAD}: epoch 1: nothing was due; M = .* cannot move yet\n", said("gc"))
 
 
-def test_quiet_prints_nothing_unless_a_person_is_needed(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quiet_prints_nothing_unless_a_person_is_needed(
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for words in (
         ["gc"],
         ["housekeep"],
@@ -70,7 +72,7 @@ def test_lines_are_cut_between_words_on_a_terminal_alone(monkeypatch: pytest.Mon
     assert [line for line in lines if len(line) > 40] == ["  " + "a-long-key-" * 5]
 
 
-def test_a_json_file_has_the_result_next_to_what_is_printed(cluster: Handles, tmp_path: Path) -> None:
+def test_a_json_file_has_the_result_next_to_what_is_printed(cluster: ClusterHandles, tmp_path: Path) -> None:
     file = tmp_path / ("r" * 255)  # as long as a name may be
     assert said("topic", "list", "--json-file", str(file)) == said("topic", "list")
     assert json.loads(file.read_bytes()) == json.loads(said("topic", "list", "--json"))
@@ -98,7 +100,7 @@ def test_a_json_file_has_the_result_next_to_what_is_printed(cluster: Handles, tm
     ],
 )
 def test_a_json_file_that_cannot_be_is_refused_before_the_work(
-    words: list[str], error: str, cluster: Handles, tmp_path: Path
+    words: list[str], error: str, cluster: ClusterHandles, tmp_path: Path
 ) -> None:
     ended = ended_here(*(word.format(tmp_path / "file") for word in words))
     assert (ended.code, ended.stdout) == (2, b"")

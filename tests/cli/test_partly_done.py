@@ -16,7 +16,7 @@ from l0gc.cli.signals import OutputClosedError
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
 from l0gc.keys import journal_log
 from l0gc.runtime import user_at_host
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest import uploader
 from tests.support.cli import l0gc, opens
 from tests.support.ingest import stored_values
@@ -24,7 +24,7 @@ from tests.support.memory_store import failing, store_of, topic_in_memory
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Handles:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
     """A cluster with a topic of two partitions, which the commands find instead of one on S3."""
     found = topic_in_memory(2, 2)
     return opens(found, monkeypatch)
@@ -35,7 +35,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Handles:
     ("cause", "raised"), [(AccessDeniedError("no"), AccessDeniedError), (KeyboardInterrupt(), StoppedError)]
 )
 def test_an_upload_that_ends_after_its_records_says_that_they_are_there(
-    cluster: Handles,
+    cluster: ClusterHandles,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     more: tuple[str, ...],
@@ -55,7 +55,7 @@ def test_an_upload_that_ends_after_its_records_says_that_they_are_there(
     assert sum(map(len, stored_values(cluster, "events"))) == 3
 
 
-def test_only_closed_journals_of_a_deleted_topic_are_reported_closed(cluster: Handles) -> None:
+def test_only_closed_journals_of_a_deleted_topic_are_reported_closed(cluster: ClusterHandles) -> None:
     damaged = cluster.controller.snapshot().topic("events").journals[1]
     cluster.store.put(f"{journal_log(damaged)}log/{0:020}", b"{}")
     with taking_results() as results, pytest.raises(PartialFailureError, match="could not be closed in journal"):

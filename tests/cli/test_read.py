@@ -19,7 +19,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.operations import Read
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.reader import ROWS, count_records
 from tests.support.cli import l0gc, opens, printed
 from tests.support.ingest import lines, upload, write
@@ -27,20 +27,22 @@ from tests.support.memory_store import FakeClock, MemoryStore, failing, store_of
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Handles:
+def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> ClusterHandles:
     """A cluster with a topic of two partitions and more records than are written at once, which the command finds."""
     found = topic_in_memory(2)
     upload(found, "events", [write(tmp_path_factory.mktemp("in") / "records", lines(3 * ROWS))])
     return opens(found, monkeypatch)
 
 
-def fails_with(cluster: Handles, e: BaseException) -> None:
+def fails_with(cluster: ClusterHandles, e: BaseException) -> None:
     """The reading of the first L0 object fails."""
     store_of(cluster).fault = failing(e, key="level_zero/data/0")
 
 
 @pytest.mark.parametrize("partition", [(), ("--partition", "1"), ("--from", "5"), ("--from-time", "1h")])
-def test_the_file_holds_what_would_be_printed(cluster: Handles, tmp_path: Path, partition: tuple[str, ...]) -> None:
+def test_the_file_holds_what_would_be_printed(
+    cluster: ClusterHandles, tmp_path: Path, partition: tuple[str, ...]
+) -> None:
     expected = printed("read", "events", *partition)
     assert len(expected) > 10_000
     said = l0gc("read", "events", *partition, "-o", str(tmp_path / "out"))
@@ -50,7 +52,7 @@ def test_the_file_holds_what_would_be_printed(cluster: Handles, tmp_path: Path, 
     assert printed("read", "events", *partition, "-o", "-") == expected
 
 
-def test_length_prefixed_records_come_back_as_they_were(cluster: Handles, tmp_path: Path) -> None:
+def test_length_prefixed_records_come_back_as_they_were(cluster: ClusterHandles, tmp_path: Path) -> None:
     values = [b"a\nb", b"", b"\n", bytes(range(256)), b"c"]
     cluster.controller.create_topic("bytes", 1)
     given = b"".join(len(v).to_bytes(4, "big") + v for v in values)
@@ -67,7 +69,7 @@ def test_length_prefixed_records_come_back_as_they_were(cluster: Handles, tmp_pa
         l0gc("read", "events", *form, "--json")
 
 
-def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Handles, tmp_path: Path) -> None:
+def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: ClusterHandles, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("old")
     (tmp_path / "link").symlink_to("there")
     l0gc("read", "events", "--output", str(tmp_path / "link"))
@@ -84,7 +86,12 @@ def test_what_is_there_is_replaced_and_a_link_stays_one(cluster: Handles, tmp_pa
 )
 @pytest.mark.parametrize("before", [None, "old"])
 def test_nothing_half_is_left(
-    cluster: Handles, tmp_path: Path, before: str | None, cause: BaseException, raised: type[Exception], said: str
+    cluster: ClusterHandles,
+    tmp_path: Path,
+    before: str | None,
+    cause: BaseException,
+    raised: type[Exception],
+    said: str,
 ) -> None:
     if before is not None:
         (tmp_path / "out").write_text(before)
@@ -95,7 +102,7 @@ def test_nothing_half_is_left(
     assert {p.name: p.read_text() for p in tmp_path.iterdir()} == ({"out": before} if before is not None else {})
 
 
-def test_a_file_that_cannot_be_is_a_sentence(cluster: Handles, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_is_a_sentence(cluster: ClusterHandles, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for place in (tmp_path, tmp_path / "none" / "out", tmp_path / "file" / "out", tmp_path / ("x" * 300)):
         with pytest.raises(UsageError, match=r"^cannot write .*; name another file with -o FILE$"):
@@ -105,7 +112,7 @@ def test_a_file_that_cannot_be_is_a_sentence(cluster: Handles, tmp_path: Path) -
     assert Path("/dev/full").is_char_device()
 
 
-def test_read_knows_before_how_much_it_will_read(cluster: Handles) -> None:
+def test_read_knows_before_how_much_it_will_read(cluster: ClusterHandles) -> None:
     topic = cluster.controller.snapshot().topic("events")
     assert count_records(cluster, topic) == 3 * ROWS
     assert sum(count_records(cluster, topic, Read(partition=p)) for p in (0, 1)) == 3 * ROWS
@@ -113,7 +120,7 @@ def test_read_knows_before_how_much_it_will_read(cluster: Handles) -> None:
     assert count_records(cluster, topic, Read(start=10, before_offset=12)) == 4
 
 
-def test_a_time_is_a_moment_or_how_long_ago(cluster: Handles) -> None:
+def test_a_time_is_a_moment_or_how_long_ago(cluster: ClusterHandles) -> None:
     store_of(cluster).clock.ms += 7_200_000
     now = cluster.now_ms()
     assert printed("read", "events", "--from-time", "1h") == b""
@@ -142,7 +149,7 @@ class Interrupting(FakeClock):
 
 
 @pytest.fixture
-def follows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Handles:
+def follows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ClusterHandles:
     """A topic of two partitions with two records, where a third one lands while it is followed."""
     clock = Interrupting()
     found = opens(topic_in_memory(2, store=MemoryStore(clock)), monkeypatch)
@@ -160,7 +167,7 @@ def follows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Handles:
     ],
 )
 def test_ctrl_c_prints_the_positions_to_continue_from(
-    follows: Handles, capfdbinary: pytest.CaptureFixture[bytes], options: tuple[str, ...], shown: bytes
+    follows: ClusterHandles, capfdbinary: pytest.CaptureFixture[bytes], options: tuple[str, ...], shown: bytes
 ) -> None:
     with pytest.raises(StoppedError, match=r"^stopped: continue with --from 0:2(,1:1)?$") as stopped:
         l0gc("read", "events", "--follow", *options)
@@ -170,7 +177,7 @@ def test_ctrl_c_prints_the_positions_to_continue_from(
 
 
 def test_records_are_followed_as_one_json_object_a_line(
-    follows: Handles, capfdbinary: pytest.CaptureFixture[bytes]
+    follows: ClusterHandles, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
     with pytest.raises(StoppedError):
         l0gc("read", "events", "--follow", "--json", "--interval", "0.5s")
@@ -186,12 +193,12 @@ def test_records_are_followed_as_one_json_object_a_line(
         (("--json", "--format", "length-prefixed"), "--json prints JSON, and --format length-prefixed does not"),
     ],
 )
-def test_follow_refuses_what_needs_an_end(follows: Handles, options: tuple[str, ...], said: str) -> None:
+def test_follow_refuses_what_needs_an_end(follows: ClusterHandles, options: tuple[str, ...], said: str) -> None:
     with pytest.raises(UsageError, match=said):
         l0gc("read", "events", "--follow", *options)
 
 
-def test_offsets_of_partitions_that_do_not_exist_are_refused(cluster: Handles) -> None:
+def test_offsets_of_partitions_that_do_not_exist_are_refused(cluster: ClusterHandles) -> None:
     with pytest.raises(UsageError, match="has the partitions 0 to 1, not 2"):
         printed("read", "events", "--from", "0:1,2:5")
     with pytest.raises(click.BadParameter, match="is not an offset, and not offsets of partitions"):

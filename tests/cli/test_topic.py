@@ -14,7 +14,7 @@ from docs.captures.terminal import shown as screen_of
 from l0gc.errors import EpochRegressionError, UsageError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.cli import ended_here, l0gc, text_of
 from tests.support.memory_store import publish_m
 
@@ -121,7 +121,7 @@ def test_an_unknown_topic_exits_5_with_the_nearest_name(cluster: StoreConfig) ->
 
 def test_the_epoch_advances_past_the_published_one_only_when_named(cluster: StoreConfig) -> None:
     """Hazard 10: the controller log was restored from a backup."""
-    handles = Handles(S3Store(cluster))
+    handles = ClusterHandles(S3Store(cluster))
     publish_m(handles, 4, 6)
     for args in (["epoch", "advance"], ["topic", "create", "t", "--partitions", "1"]):
         with pytest.raises(EpochRegressionError):
@@ -134,7 +134,7 @@ def test_the_epoch_advances_past_the_published_one_only_when_named(cluster: Stor
 
 
 def test_a_jump_by_far_is_asked_about_and_is_one_entry(cluster: StoreConfig) -> None:
-    handles = Handles(S3Store(cluster))
+    handles = ClusterHandles(S3Store(cluster))
     with pytest.raises(UsageError, match=r"would advance the cluster epoch from 0 to 10002, .* give --yes"):
         l0gc("epoch", "advance", "--above", "10001")
     assert handles.controller.snapshot().epoch == 0

@@ -29,7 +29,7 @@ from l0gc.errors import CorruptObjectError, NotFoundError, UsageError
 from l0gc.keys import RUNS
 from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.collect.test_sweep_local import a_cluster, expected_garbage, level_zero, pages_of
 from tests.support.memory_store import Call, MemoryStore, store_of
 
@@ -47,7 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
     return 5
 
 
-def killed_at(number: int, page_size: int) -> tuple[Handles, set[str], bool]:
+def killed_at(number: int, page_size: int) -> tuple[ClusterHandles, set[str], bool]:
     """A cluster whose sweep was killed before its store call `number` (or after, if odd); what is gone; whether it was."""
     cluster = a_cluster()
     store = store_of(cluster)
@@ -69,7 +69,7 @@ def killed_at(number: int, page_size: int) -> tuple[Handles, set[str], bool]:
     return cluster, before - level_zero(cluster), killed
 
 
-def statuses(cluster: Handles) -> dict[str, str]:
+def statuses(cluster: ClusterHandles) -> dict[str, str]:
     store = store_of(cluster)
     keys = [k for k in store.objects if k.startswith(RUNS) and k.endswith(".parquet")]
     return {f.key: f.status for k in keys for f in read_segment(store, k)}
@@ -102,7 +102,7 @@ def test_a_killed_runs_record_is_true(small: int) -> None:
             break
 
 
-def cluster_keys(cluster: Handles) -> set[str]:
+def cluster_keys(cluster: ClusterHandles) -> set[str]:
     return set(store_of(cluster).objects)
 
 

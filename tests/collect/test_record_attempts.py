@@ -13,18 +13,20 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.memory_store import MemoryStore, failing, memory_cluster
 
 
-def known(cluster: Handles) -> MemoryStore:
+def known(cluster: ClusterHandles) -> MemoryStore:
     """The store of a cluster that has been looked at."""
     cluster.controller.snapshot()
     assert isinstance(cluster.store, MemoryStore)
     return cluster.store
 
 
-def run(cluster: Handles, error: BaseException | None = None, *, whole: bool = True, dry_run: bool = False) -> None:
+def run(
+    cluster: ClusterHandles, error: BaseException | None = None, *, whole: bool = True, dry_run: bool = False
+) -> None:
     with recorded_attempt(cluster, "reconcile", whole=whole, dry_run=dry_run):
         if error is not None:
             raise error

@@ -15,12 +15,12 @@ from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, ObjectNotFoundError, StoreError, UsageError
 from l0gc.keys import RUNS
 from l0gc.operations import Sweep
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.collect.test_sweep_local import a_cluster, expected_garbage, level_zero
 from tests.support.memory_store import Call, failing, store_of
 
 
-def a_full_cluster(error: type[StoreError] = StoreError) -> Handles:
+def a_full_cluster(error: type[StoreError] = StoreError) -> ClusterHandles:
     """Reads and deletes go on; every write is refused, as by a disk without room."""
     cluster = a_cluster()
     store_of(cluster).fault = failing(error("507 InsufficientStorage: no room left"), "put*")

@@ -14,7 +14,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one import merge_plan
 from l0gc.streamlog.level_one.merge import plan_merge, run_merge
@@ -25,14 +25,14 @@ from tests.support.vacuum import vacuum
 
 
 @pytest.fixture
-def cluster(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Handles:
+def cluster(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
     """A topic whose partitions share an object, in a bucket that keeps versions."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY000")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/a/prefix", endpoint_url=endpoint))
     store.create_bucket()
     set_versioning(store, "Enabled")
-    cluster = Handles(store, Runtime())
+    cluster = ClusterHandles(store, Runtime())
     cluster.controller.bootstrap(shards=2, journals=1)
     cluster.controller.create_topic("events", LEAST_PARTITIONS, 1)
     put(cluster, "events", {p: [b"%d" % p] for p in range(LEAST_PARTITIONS)})
@@ -40,19 +40,19 @@ def cluster(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Handles:
     return cluster
 
 
-def drain(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def drain(cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(merge_plan, "DRAINED_ROWS", 1)
     assert run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster)).drained == LEAST_PARTITIONS
 
 
-def vacuum_later(cluster: Handles) -> VacuumResult:
+def vacuum_later(cluster: ClusterHandles) -> VacuumResult:
     for _ in range(3):
         cluster.controller.advance()
     housekeep(cluster)
     return vacuum(cluster)
 
 
-def in_runs(cluster: Handles, key: str) -> KeyInRun:
+def in_runs(cluster: ClusterHandles, key: str) -> KeyInRun:
     found = find_in_runs(cluster, key)
     assert found is not None
     return found
@@ -62,7 +62,9 @@ def is_there(store: ObjectStore, key: str) -> bool:
     return key in store.list(key).modified_ms
 
 
-def test_a_vacuumed_shared_object_is_found_and_brought_back(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_vacuumed_shared_object_is_found_and_brought_back(
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (key,) = named(cluster, "events")
     drain(cluster, monkeypatch)
     assert "Journal 0 has dropped it" in str(explain_key(cluster, key).explanation)
@@ -87,7 +89,7 @@ def test_a_vacuumed_shared_object_is_found_and_brought_back(cluster: Handles, mo
     assert (in_runs(cluster, key).run_id, in_runs(cluster, key).status) == (again.run_id, "deleted")
 
 
-def test_a_live_shared_object_that_is_missing_is_missed_by_explain(cluster: Handles) -> None:
+def test_a_live_shared_object_that_is_missing_is_missed_by_explain(cluster: ClusterHandles) -> None:
     (key,) = named(cluster, "events")
     cluster.store.delete([key])
     explained = explain_key(cluster, key)

@@ -24,7 +24,7 @@ from l0gc.operations import Sweep
 from l0gc.storage.objectstore import DeleteFailure, ListedPage, UnfinishedUpload
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.collect.test_sweep_local import (
     Disordered,
     a_cluster,
@@ -332,7 +332,7 @@ def test_tallies_of_workers_add_up() -> None:
 # -- unfinished uploads ---------------------------------------------------------------------------------------------------
 
 
-def with_uploads(cluster: Handles) -> dict[str, UnfinishedUpload]:
+def with_uploads(cluster: ClusterHandles) -> dict[str, UnfinishedUpload]:
     store, layout = store_of(cluster), cluster.controller.layout()
     now = store.clock.ms
     uploads = {

@@ -21,7 +21,7 @@ from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import DeleteFailure, ListedPage
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.l0_buckets import name_of
 from tests.support.memory_store import FakeClock, MemoryStore, failing, memory_cluster, once, publish_m, store_of
@@ -29,7 +29,7 @@ from tests.support.memory_store import FakeClock, MemoryStore, failing, memory_c
 EPOCHS = 8
 
 
-def a_cluster(store: MemoryStore | None = None, watermark: int | None = 4, objects: int = 3) -> Handles:
+def a_cluster(store: MemoryStore | None = None, watermark: int | None = 4, objects: int = 3) -> ClusterHandles:
     """A cluster at epoch 8 with objects at each epoch of each of its 4 shards, some foreign files, and M published."""
     cluster = memory_cluster(store)
     for _ in range(EPOCHS):
@@ -46,17 +46,17 @@ def a_cluster(store: MemoryStore | None = None, watermark: int | None = 4, objec
     return cluster
 
 
-def level_zero(cluster: Handles) -> set[str]:
+def level_zero(cluster: ClusterHandles) -> set[str]:
     return {k for k in store_of(cluster).objects if k.startswith("level_zero/")}
 
 
-def expected_garbage(cluster: Handles, watermark: int) -> set[str]:
+def expected_garbage(cluster: ClusterHandles, watermark: int) -> set[str]:
     layout = cluster.controller.layout()
     return {k for k in level_zero(cluster) if (p := layout.parse(k)) and p.epoch <= watermark}
 
 
 def sweep(
-    cluster: Handles,
+    cluster: ClusterHandles,
     *,
     threads: Parallel | None = None,
     ranges: int = 3,
@@ -68,18 +68,18 @@ def sweep(
     return SweepRun(by_threads(cluster, threads or Parallel()), options).run(ranges)
 
 
-def by_threads(cluster: Handles, threads: Parallel) -> Handles:
+def by_threads(cluster: ClusterHandles, threads: Parallel) -> ClusterHandles:
     """Another handle on the cluster, which works with these threads."""
     return dataclasses.replace(cluster, parallel=threads)
 
 
-def swept_by_many(cluster: Handles, stop: threading.Event | None = None, ranges: int = 4) -> SweepResult:
+def swept_by_many(cluster: ClusterHandles, stop: threading.Event | None = None, ranges: int = 4) -> SweepResult:
     """By threads that scan, and threads that delete."""
     with Parallel(4) as scanners, ThreadPoolExecutor(2) as deleters:
         return SweepRun(by_threads(cluster, scanners), stop=stop, deleters=deleters).run(ranges)
 
 
-def on_record(cluster: Handles) -> list[RecordedObject]:
+def on_record(cluster: ClusterHandles) -> list[RecordedObject]:
     """What all segments of all runs say."""
     segments = [k for k in store_of(cluster).objects if k.startswith(RUNS) and k.endswith(".parquet")]
     return [f for k in segments for f in read_segment(cluster.store, k)]
@@ -173,7 +173,7 @@ def test_without_a_cluster_nothing_goes() -> None:
         del store.objects[k]
     before = dict(store.objects)
     with pytest.raises(NotInitialisedError):
-        sweep(Handles(store, Runtime(store.clock, random.Random(1))))
+        sweep(ClusterHandles(store, Runtime(store.clock, random.Random(1))))
     assert store.objects == before
 
 
@@ -192,7 +192,7 @@ def test_age_is_judged_by_the_stores_clock(local_ms: int) -> None:
     """Hazard 16: a local clock that is wrong by centuries neither hurries nor hinders."""
     cluster = a_cluster()
     store = store_of(cluster)
-    wrong = Handles(store, Runtime(FakeClock(local_ms), random.Random(1)))
+    wrong = ClusterHandles(store, Runtime(FakeClock(local_ms), random.Random(1)))
     store.clock.ms += 59_000
     held = sweep(wrong, min_age_ms=60_000)
     assert (held.deleted, held.held_by_age, held.eligible) == (0, 60, 60)
@@ -271,7 +271,7 @@ class Disordered(MemoryStore):
                 yield ListedPage(page, [len(objects[k].body) for k in page], [objects[k].modified_ms for k in page])
 
 
-def disordered(seed: int, ordered_pages: int, kind: type[Disordered] = Disordered) -> Handles:
+def disordered(seed: int, ordered_pages: int, kind: type[Disordered] = Disordered) -> ClusterHandles:
     store = kind()
     cluster = a_cluster(store)
     store.seed, store.ordered_pages, store.page_size = seed, ordered_pages, 5

@@ -12,7 +12,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import UsageError
 from l0gc.keys import RUNS
 from l0gc.operations import Gc, Housekeep, Sweep, Vacuum
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.collect.test_sweep_local import a_cluster, expected_garbage, level_zero, pages_of
 from tests.support.l0_buckets import name_of
 from tests.support.memory_store import publish_m, store_of
@@ -21,18 +21,18 @@ from tests.test_api import over
 from tests.test_gc import loaded
 
 
-def a_quiet_cluster() -> Handles:
+def a_quiet_cluster() -> ClusterHandles:
     """Nothing in it was written lately."""
     cluster = a_cluster()
     store_of(cluster).clock.sleep(3600)
     return cluster
 
 
-def shadow(cluster: Handles, **options: object) -> SweepResult:
+def shadow(cluster: ClusterHandles, **options: object) -> SweepResult:
     return SweepRun(cluster, Sweep(shadow=True, **options)).run(1)  # type: ignore[arg-type]
 
 
-def recorded(cluster: Handles, *runs: SweepResult) -> list[str]:
+def recorded(cluster: ClusterHandles, *runs: SweepResult) -> list[str]:
     return sorted(row.key for r in runs for row in shadowed(cluster.store, r.run_id, cluster.parallel))
 
 

@@ -28,7 +28,7 @@ from l0gc.operations import Vacuum
 from l0gc.storage.objectstore import DeleteFailure, UnfinishedUpload
 from l0gc.storage.ranges import KeyRange
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.watermark.scans import KEEP_DAYS
 from tests.support.garbage import DATA, FakeGarbage, key_of
 from tests.support.l0_buckets import Backwards
@@ -38,7 +38,7 @@ HOUR_MS = 3_600_000
 KEEP_RUNS_MS = int(1000 * Vacuum().keep_runs_s)
 
 
-def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Handles, MemoryStore]:
+def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[ClusterHandles, MemoryStore]:
     store = store or MemoryStore()
     cluster = memory_cluster(store)
     while cluster.controller.snapshot().epoch < epoch:
@@ -46,7 +46,7 @@ def a_cluster(store: MemoryStore | None = None, epoch: int = 20) -> tuple[Handle
     return cluster, store
 
 
-def vacuum(cluster: Handles, source: FakeGarbage | None, options: Vacuum | None = None) -> VacuumResult:
+def vacuum(cluster: ClusterHandles, source: FakeGarbage | None, options: Vacuum | None = None) -> VacuumResult:
     return VacuumRun(cluster, options).run(source)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from l0gc.keys import PartitionId
 from l0gc.operations import Read
 from l0gc.storage.objectstore import ObjectStore
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.rows import name_text, of_partition
 from l0gc.streamlog.journal.state import JournalState
@@ -30,7 +30,7 @@ class BrokenError(AssertionError):
 class View:
     """A bucket as it is now. Records that were deleted are `GONE` in `records`, and those that were given up `LOST`."""
 
-    cluster: Handles
+    cluster: ClusterHandles
     state: ControllerState
     watermark: int
     partitions: dict[PartitionId, JournalState]
@@ -43,7 +43,7 @@ class View:
         return {k: p.epoch for k, p in parsed.items() if p is not None}
 
 
-def look(cluster: Handles) -> View:
+def look(cluster: ClusterHandles) -> View:
     """Read everything. Raises what l0gc's readers raise, `CorruptObjectError` for a loss."""
     store: ObjectStore = cluster.store
     state = cluster.controller.snapshot()

@@ -28,7 +28,7 @@ from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.errors import L0gcError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.crash.cases import FILE, Case
 from tests.crash.checks import BrokenError, check, look
 from tests.crash.readers import readers
@@ -245,7 +245,7 @@ class Bench:
                 l0gc(*args, "--endpoint-url", proxy.endpoint_url)
         return scene, look(self._mirror()).watermark
 
-    def _mirror(self) -> Handles:
+    def _mirror(self) -> ClusterHandles:
         """The cluster as it is now, in memory: looking at it there is quick, and changes nothing."""
         store = MemoryStore(FakeClock(time.time_ns() // 1_000_000))
         for page in obstore.list(self._bulk):

@@ -14,7 +14,7 @@ from unittest import mock
 import l0gc.streamlog.reader
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.reader import read_topic
 from tests.crash.checks import BrokenError
 from tests.crash.scenes import Records
@@ -52,7 +52,7 @@ def _read(config: StoreConfig, records: Records, seed: str, ended: threading.Eve
 
 
 def _read_all(config: StoreConfig, records: Records, chance: random.Random) -> None:
-    cluster = Handles(S3Store(config))
+    cluster = ClusterHandles(S3Store(config))
     for name, partitions in records.items():
         got: list[list[bytes]] = [[] for _ in partitions]
         for r in read_topic(cluster, cluster.controller.snapshot().topic(name)):

@@ -17,7 +17,7 @@ from typing import Final
 from l0gc.keys import CONTROLLER_LOG, KeyLayout, level_one, parse_level_one
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
@@ -106,7 +106,7 @@ def in_turn(lines: list[bytes], partition: int, partitions: int) -> list[bytes]:
     return lines[partition::partitions]
 
 
-def compute_watermark(cluster: Handles) -> int:
+def compute_watermark(cluster: ClusterHandles) -> int:
     """Publish M, and return it; the bucket is listed."""
     listing = partial(read_listing, LocalWorkers(cluster))
     return run_pipeline(cluster, JournalSource(cluster), listing).watermark

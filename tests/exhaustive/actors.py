@@ -17,7 +17,7 @@ from l0gc.streamlog.journal.handle import JournalHandle, LandedObject
 from l0gc.streamlog.journal.producers import ProducerBatch
 from l0gc.streamlog.journal.rows import L1_ROW
 from l0gc.streamlog.journal.state import JournalState
-from tests.exhaustive.process import EPOCHS, REVISION, TOPIC_ID, Actor, Handles, Local, Reply
+from tests.exhaustive.process import EPOCHS, REVISION, TOPIC_ID, Actor, ClusterHandles, Local, Reply
 from tests.support.journal import extents_of
 
 _EDIT: Final = msgspec.msgpack.Decoder(Edit)
@@ -84,7 +84,7 @@ class Uploader(Actor):
         landed = sum(t.offset >= 0 for t in local.replies)
         return not local.step and landed == self._uploads * len(self._parts)
 
-    def act(self, handles: Handles, local: Local) -> Local:
+    def act(self, handles: ClusterHandles, local: Local) -> Local:
         journal = local.pending[0]
         handle = handles(journal)
         if local.step == "read":
@@ -161,7 +161,7 @@ class Reconciler(Actor):
             return []
         return [(f"takes partitions {lift}", local._replace(step="plan", partitions=lift)) for lift in self._lifts]
 
-    def act(self, handles: Handles, local: Local) -> Local:
+    def act(self, handles: ClusterHandles, local: Local) -> Local:
         handle = handles(self._journal)
         following = self._round(local, local.number + 1)
         if local.step == "plan":
@@ -222,7 +222,7 @@ class Housekeeper(Actor):
             for step, e in self._moves
         ]
 
-    def act(self, handles: Handles, local: Local) -> Local:
+    def act(self, handles: ClusterHandles, local: Local) -> Local:
         handle = handles(local.pending[0])
         following = local._replace(step="choose", number=local.number + 1, epoch=0, pending=())
         if following.number >= self._rounds:

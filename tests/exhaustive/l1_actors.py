@@ -38,7 +38,7 @@ from l0gc.errors import (
 )
 from l0gc.operations import Read, Vacuum
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.garbage import JournalGarbage
@@ -91,13 +91,13 @@ class Actor:
     def begin(self) -> Local:
         return Local("begin")
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         """One step; raises `BrokenError`."""
         raise NotImplementedError
 
     def run(self, view: View, local: Local) -> Local:
         fake = FakeCluster(view, random.Random(f"{self.name}/{local}"), patient=self.patient)
-        return self.act(cast(Handles, fake), local)
+        return self.act(cast(ClusterHandles, fake), local)
 
 
 def _window() -> Window:
@@ -120,7 +120,7 @@ def _key(row: Any) -> str:
     return l1_key(P, l1_file(row))
 
 
-def _lost(cluster: Handles) -> frozenset[str]:
+def _lost(cluster: ClusterHandles) -> frozenset[str]:
     """The L0 objects that nobody can read."""
     return cast(frozenset[str], cast(Any, cluster.store)._view.logs.lost)
 
@@ -148,7 +148,7 @@ class Reconciler(Actor):
         self._again = again
         self.prepared = prepared
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         if local.step == "begin":
             state = cluster.controller.snapshot()
             epoch, number = state.epoch, _number(*state.topics.values())
@@ -182,7 +182,7 @@ class Merger(Actor):
         super().__init__(name)
         self._looks = looks
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         if self._looks and local.step == "begin":
             topic = cluster.controller.snapshot().topics[TOPIC.name]
             return Local("merge", plan=(_number(topic), topic.schema_epoch))
@@ -196,7 +196,7 @@ class Merger(Actor):
 class Alterer(Actor):
     """Gives the topic its next value schema."""
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         cast(Any, cluster.controller)._view.ask("alter-topic")
         return Local("")
 
@@ -208,7 +208,7 @@ class Giver(Actor):
         super().__init__(name)
         self.options = offsets
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         try:
             give_up(cluster, self.name, topic=TOPIC.name, partition=0, offsets=(local.choice, local.choice))
         except CorruptObjectError as e:
@@ -225,7 +225,7 @@ class Giver(Actor):
         return Local("")
 
 
-def _extents(cluster: Handles) -> list[Extent]:
+def _extents(cluster: ClusterHandles) -> list[Extent]:
     return cast(Replica, cluster.journal(0).replica).peek().topic(TOPIC.revision).extents(0)
 
 
@@ -237,7 +237,7 @@ class Expirer(Actor):
         self.options = starts
         self._partition = partition
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         result = delete_records(cluster, TOPIC.name, self._partition, before_offset=local.choice)
         if result.errors and not all("fenced off" in e for e in result.errors):
             raise BrokenError(str(result.errors))
@@ -247,7 +247,7 @@ class Expirer(Actor):
 class Deleter(Actor):
     """Deletes the topic: first in the controller's log, then in the journal."""
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         if local.step == "begin":
             cast(Any, cluster.controller)._view.ask("delete-topic")
             return Local("close")
@@ -260,13 +260,13 @@ class Vacuumer(Actor):
 
     patient = False
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         options = Vacuum(l1_grace_s=0, orphan_age_s=0, record=False)
         vacuum(cluster, options)
         return Local("")
 
 
-def vacuum(cluster: Handles, options: Vacuum) -> None:
+def vacuum(cluster: ClusterHandles, options: Vacuum) -> None:
     done = VacuumRun(cluster, options).run(JournalGarbage(cluster))
     if done.problem is not None:
         raise BrokenError(str(done.problem))
@@ -275,7 +275,7 @@ def vacuum(cluster: Handles, options: Vacuum) -> None:
 class Reader(Actor):
     """Reads the topic object by object, by the real reader: each record once and in order, and never a loss."""
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         replica = cast(Replica, cluster.journal(0).replica)
         following = -1
         try:

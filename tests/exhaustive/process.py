@@ -130,7 +130,7 @@ class _Controller:
         return True
 
 
-class Handles:
+class ClusterHandles:
     """A process's handles on the journals, as it has left them."""
 
     def __init__(self, local: Local, store: ObjectStore, runtime: Runtime, min_age_ms: int) -> None:
@@ -218,7 +218,7 @@ class Actor:
         """What the process may decide here, whatever others do; none if it goes on with its step."""
         return []
 
-    def act(self, handles: Handles, local: Local) -> Local:
+    def act(self, handles: ClusterHandles, local: Local) -> Local:
         """One step, by l0gc's own code; returns what is next, without the replicas."""
         raise NotImplementedError
 
@@ -230,7 +230,7 @@ class Actor:
         """The process, `answers` after the beginning of its step."""
         clock = LocalClock()
         runtime = Runtime(clock, random.Random(f"{self.name}/{local.turn}"))
-        handles = Handles(local, cast(ObjectStore, AnsweredStore(answers, clock)), runtime, min_age_ms)
+        handles = ClusterHandles(local, cast(ObjectStore, AnsweredStore(answers, clock)), runtime, min_age_ms)
         call: Call | None = None
         after = local
         try:

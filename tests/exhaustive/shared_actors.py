@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.rows import BLOCK, L1_ROW, Rows, in_order, name_bytes
 from l0gc.streamlog.journal.shared import NAMED, SHARED_ROW, PackedShared, SharedObject, unpack_shared
 from l0gc.streamlog.journal.topic import l1_file, l1_key, shared_key
@@ -25,7 +25,7 @@ def _check(errors: list[str]) -> None:
         raise BrokenError(str(errors))
 
 
-def _own(cluster: Handles, partition: int, base: int, last: int, epoch: int) -> Rows:
+def _own(cluster: ClusterHandles, partition: int, base: int, last: int, epoch: int) -> Rows:
     """A new L1 object of a partition, durable."""
     row = np.array([(partition, base, last, 1, 0, epoch, name_bytes(cluster.runtime.new_id()), 0)], L1_ROW)
     cluster.store.put(l1_key(TOPIC.id(partition), l1_file(row[0])), b"")
@@ -45,7 +45,7 @@ class Sharer(Actor):
         super().__init__(name)
         self._tries, self._committed = tries, committed
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         if local.step == "begin":
             epoch = cluster.controller.snapshot().epoch
             extents = cluster.journal(0).catch_up().topic(TOPIC.revision).objects[-1].extents
@@ -70,7 +70,7 @@ class Sharer(Actor):
 class Lifter(Actor):
     """Lifts the oldest record of partition 1 into an object of its own."""
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         epoch = cluster.controller.snapshot().epoch
         row = _own(cluster, 1, 0, 0, epoch)
         _check(Commit(cluster, _window(), epoch).run({TOPIC.revision: row}).errors)
@@ -85,7 +85,7 @@ class Drainer(Actor):
         self._partitions = partitions or range(TOPIC.partitions)
         self.prepared = prepared
 
-    def act(self, cluster: Handles, local: Local) -> Local:
+    def act(self, cluster: ClusterHandles, local: Local) -> Local:
         epoch = cluster.controller.snapshot().epoch
         listed = [o.ranges() for o in cluster.journal(0).catch_up().topic(TOPIC.revision).shared]
         rows = [row for ranges in listed for row in ranges.tolist() if row[0] in self._partitions]

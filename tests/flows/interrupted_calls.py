@@ -35,7 +35,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import decode_checkpoint
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
@@ -231,7 +231,7 @@ class Flow:
         partitions = range(topic.partitions if size == LARGE else self.chance.randrange(1, 5))
         return of_topic(topic, epoch, dict.fromkeys(partitions, 1), key=key, per_block=1000)
 
-    def _append(self, cluster: Handles, size: str, o: ObjectExtents) -> None:
+    def _append(self, cluster: ClusterHandles, size: str, o: ObjectExtents) -> None:
         appended: AppendResult = cluster.journal(JOURNALS[size]).append([o])
         if appended.error is None:
             self.reported.append((JOURNALS[size], o.key))

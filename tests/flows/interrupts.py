@@ -27,7 +27,7 @@ from l0gc.keys import PartitionId, level_one
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.support.ingest import upload
 from tests.support.memory_store import publish_m
@@ -50,7 +50,7 @@ class Bed:
     server: SeaweedFS
     bucket: str
     folder: Path
-    cluster: Handles = field(init=False)
+    cluster: ClusterHandles = field(init=False)
     _records: dict[int, Path] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class Bed:
         store = S3Store(config)
         os.environ.update(env)
         self.environment = {**env, "L0GC_URL": config.url}
-        self.cluster = Handles(store)
+        self.cluster = ClusterHandles(store)
         done = subprocess.run(
             [*BIN, "init", "--create-bucket", "--shards", "4"],
             env={**os.environ, **self.environment}, capture_output=True, check=False,

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.reader import read_topic
 from tests.support.cli import BIN
 from tests.support.proxy import Proxy
@@ -152,7 +152,7 @@ class Soak:
 
     def collect(self) -> None:
         """Delete all topics but one, and collect everything while time passes."""
-        cluster = Handles(self._store())
+        cluster = ClusterHandles(self._store())
         for name in sorted(set(cluster.controller.snapshot().topics) - {KEPT}):
             self.until_done("topic", "delete", name, "--yes")
         self.until_done("gc", "--engine", "local", "--housekeep-barrier")
@@ -180,7 +180,7 @@ class Soak:
         """What must hold in the end."""
         store = self._store()
         keys = [k for page in store.scan("") for k in page.keys]
-        cluster = Handles(store)
+        cluster = ClusterHandles(store)
         topic = cluster.controller.snapshot().topic(KEPT)
         kept = [k for k in keys if f"/{KEPT}-{topic.revision}/" in k]
         rest = Counter("/".join(k.split("/")[:2]) for k in keys if k not in set(kept))

@@ -19,7 +19,7 @@ from docs.programs.alerts import ALERTS, RULES
 from l0gc.collect.deletion import Pause
 from l0gc.keys import CONTROLLER_LOG, FORMAT, L1_DATA, PAUSED, journal_log
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.format import Format, encode_format
 from tests.flows.test_loop import LAYOUT, l0_objects
 from tests.support.cli import BIN, Ended, ended_here, founded, l0gc
@@ -206,7 +206,7 @@ def leave_garbage(s: Scene) -> None:
 
 
 def let_a_partition_lag(s: Scene) -> None:
-    cluster = Handles(s.store)
+    cluster = ClusterHandles(s.store)
     for _ in range(3):
         for partition in (0, 1):
             s.upload(partition)
@@ -285,7 +285,7 @@ class Overtaking(Passing):
     """Moves the journal's window past each upload's first object while that is on its way."""
 
     def __init__(self, store: S3Store) -> None:
-        self.cluster, self.done = Handles(store), False
+        self.cluster, self.done = ClusterHandles(store), False
 
     def decide(self, request: Request) -> Outcome:
         if not self.done and request.operation.startswith("PutObject") and "level_zero/" in request.key:

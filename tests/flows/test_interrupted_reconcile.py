@@ -11,7 +11,7 @@ import pytest
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.cli import founded, l0gc, l0gc_process, start
 from tests.support.outcomes import Outcome, Request
 from tests.support.proxy import Proxy
@@ -57,7 +57,7 @@ def test_a_signal_leaves_no_object_that_no_journal_names(
     said = err.decode()
     assert "l0gc: stopped: what is in L1 stays (" in said
     assert "vacuum" not in said
-    cluster = Handles(S3Store(bucket))
+    cluster = ClusterHandles(S3Store(bucket))
     objects = {key for page in cluster.store.scan("level_one/") for key in page.keys}
     assert objects == named(cluster, "events")
     assert objects

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.flows.test_loop import l0_objects, read_back
 from tests.support.cli import ended_here, founded, l0gc
 from tests.support.reconcile import reconcile_but
@@ -31,7 +31,7 @@ def upload(records: dict[int, list[bytes]], chance: random.Random) -> None:
 @pytest.mark.thorough
 def test_lifting_laggards_costs_and_releases_what_status_predicted(store: S3Store) -> None:
     founded(PARTITIONS, shards=16)
-    cluster, chance = Handles(store), random.Random(26)
+    cluster, chance = ClusterHandles(store), random.Random(26)
     records: dict[int, list[bytes]] = {p: [] for p in range(PARTITIONS)}
     for _ in range(ROUNDS):
         for _ in range(UPLOADS):

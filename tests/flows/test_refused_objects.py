@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.topic import l1_key
 from tests.support.cli import ended_here, founded
 from tests.support.outcomes import Behaviour, Outcome, Passing, Refusal, Request
@@ -83,7 +83,7 @@ def test_everything_but_one_refused_l0_object_goes_on(
     store: S3Store, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     founded(PARTITIONS)
-    cluster = Handles(store)
+    cluster = ClusterHandles(store)
     keys = put(cluster, "events", *({p: [b"%d" % p]} for p in range(PARTITIONS)))
     with refusing(store, keys[BAD], WAYS[name], monkeypatch):
         ended = ended_here("reconcile", "--json")
@@ -106,7 +106,7 @@ def test_a_merge_goes_on_without_the_partition_of_a_refused_l1_object(
     store: S3Store, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     founded(PARTITIONS)
-    cluster = Handles(store)
+    cluster = ClusterHandles(store)
     for n in range(5):
         put(cluster, "events", {p: [b"%d/%d" % (p, n)] for p in range(PARTITIONS)})
         assert ended_here("reconcile", "--engine", "local").code == 0
@@ -121,10 +121,10 @@ def test_a_server_that_refuses_every_object_ends_the_run_at_once(
     store: S3Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     founded(PARTITIONS)
-    cluster = Handles(store)
+    cluster = ClusterHandles(store)
     put(cluster, "events", *({p: [b"%d" % p]} for p in range(PARTITIONS)))
     with refusing(store, "", Refusal(403, "AccessDenied"), monkeypatch):
         ended = ended_here("reconcile")
     assert ended.code == 1
     assert "check the credentials, and that they allow s3:GetObject" in ended.stderr
-    assert unreconciled(Handles(S3Store(replace(store.config))), "events", 0) == 1
+    assert unreconciled(ClusterHandles(S3Store(replace(store.config))), "events", 0) == 1

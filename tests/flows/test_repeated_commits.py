@@ -32,7 +32,7 @@ from l0gc.spark.handles import ClusterAddress
 from l0gc.spark.workers import SparkWorkers
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one import reconcile as runs
 from tests.crash.cases import VACUUM, only_named_is_left
@@ -91,7 +91,7 @@ class Scene:
     """A cluster, what was put into it, and where its partitions begin; `orphans` counts those that a vacuum has ended."""
 
     config: StoreConfig
-    cluster: Handles
+    cluster: ClusterHandles
     chance: random.Random
     values: dict[str, list[list[bytes]]] = field(default_factory=dict)
     starts: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class Scene:
 
     def check(self) -> View:
         """Every record that was not deleted is read once and in order, and the bucket has all that is named."""
-        view = look(Handles(S3Store(self.config)))
+        view = look(ClusterHandles(S3Store(self.config)))
         for topic in TOPICS:
             for p, values in enumerate(self.values[topic]):
                 start = self.starts.get((topic, p), 0)
@@ -302,11 +302,13 @@ class Stage:
 
     def reconcile(self, config: StoreConfig) -> Any:
         return runs.reconcile(
-            Handles(S3Store(self.scene.config)), workers=SparkWorkers(self.spark, ClusterAddress(config))
+            ClusterHandles(S3Store(self.scene.config)), workers=SparkWorkers(self.spark, ClusterAddress(config))
         )
 
     def merge(self, config: StoreConfig) -> Any:
-        return merge(Handles(S3Store(self.scene.config)), workers=SparkWorkers(self.spark, ClusterAddress(config)))
+        return merge(
+            ClusterHandles(S3Store(self.scene.config)), workers=SparkWorkers(self.spark, ClusterAddress(config))
+        )
 
 
 @pytest.fixture
@@ -336,7 +338,7 @@ def test_a_repeated_commit_counts_every_record_once(
         l0gc("init", "--create-bucket", "--shards", "4", "--journals", "2")
         for topic in TOPICS:
             l0gc("topic", "create", topic, "--partitions", str(PARTITIONS))
-        scene = Scene(bucket, Handles(S3Store(bucket)), chance)
+        scene = Scene(bucket, ClusterHandles(S3Store(bucket)), chance)
         with Engine("spark", master=machines.url, conf=machines.conf | CONF, send_credentials=True) as engine:
             spark = engine.session(bucket)
             stage = Stage(scene, weed, machines, spark)

@@ -25,7 +25,7 @@ from l0gc.storage import s3
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import write
 from tests.support.proxy import Proxy
@@ -68,11 +68,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StoreClock:
 
 
 @pytest.fixture
-def cluster(bucket: StoreConfig, clock: StoreClock) -> Iterator[Handles]:
+def cluster(bucket: StoreConfig, clock: StoreClock) -> Iterator[ClusterHandles]:
     """A cluster whose logs begin at `clock`'s time, since the time in a log never goes back."""
     with l0gc.open(bucket.url) as opened, Parallel(8) as threads:
         opened.init(create_bucket=True, shards=4)
-        yield Handles(S3Store(bucket), Runtime(), threads)
+        yield ClusterHandles(S3Store(bucket), Runtime(), threads)
 
 
 @dataclass
@@ -117,7 +117,7 @@ def values_of(rows: list[Row]) -> list[bytes]:
     return [bytes(r["value"]) for r in sorted(rows, key=lambda r: r["offset"])]
 
 
-def needed_of_l1(cluster: Handles, partition: int, first: datetime, end: datetime, *names: str) -> int:
+def needed_of_l1(cluster: ClusterHandles, partition: int, first: datetime, end: datetime, *names: str) -> int:
     """What of a partition's L1 objects is needed for these columns of the records in this time."""
     needed = 0
     for f in files(cluster, "events", partition):
@@ -134,14 +134,18 @@ def needed_of_l1(cluster: Handles, partition: int, first: datetime, end: datetim
     return needed
 
 
-def logs_of(cluster: Handles) -> int:
+def logs_of(cluster: ClusterHandles) -> int:
     """The bytes of everything but L0 and L1."""
     return sum(sum(page.sizes) for page in cluster.store.scan("l0gc/"))
 
 
 @pytest.mark.timeout(900)
 def test_a_day_of_a_year(
-    spark: SparkSession, cluster: Handles, bucket: StoreConfig, clock: StoreClock, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    cluster: ClusterHandles,
+    bucket: StoreConfig,
+    clock: StoreClock,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(write, "FILE_BYTES", 32 << 20)
     topic, _ = cluster.controller.create_topic("events", 1)

@@ -23,7 +23,7 @@ from l0gc.errors import (
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, KeyLayout, journal_log
 from l0gc.runtime import Runtime, SystemClock
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.entries import Tick
 from l0gc.watermark.publication import PublishedWatermark, encode_published
 from tests.support.cli import founded, l0gc, start
@@ -185,7 +185,7 @@ def test_reconcile_fails_for_another_reason(cluster: S3Store, tmp_path: Path, mo
 
 
 def fails_with(text: str) -> Callable[..., None]:
-    def fail(cluster: Handles, *args: object, **kwargs: object) -> None:
+    def fail(cluster: ClusterHandles, *args: object, **kwargs: object) -> None:
         cluster.identity()  # a run fails once it knows the cluster
         raise PartialFailureError(text)
 
@@ -195,7 +195,7 @@ def fails_with(text: str) -> Callable[..., None]:
 @pytest.mark.thorough
 def test_the_stores_clock_went_back(cluster: S3Store) -> None:
     """The last entry is from a time to come, so no tick is due; what a writer does whose store was two hours ahead."""
-    controller = Handles(cluster, Runtime()).controller
+    controller = ClusterHandles(cluster, Runtime()).controller
     now_ms, offset = cluster.now_ms(), controller.snapshot().epoch + 1
     tick = msgspec.msgpack.encode(Tick())
     controller.replica.log.append(offset, tick, time_ms=now_ms + 2 * 3_600_000, as_of_ms=now_ms)

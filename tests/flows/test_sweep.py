@@ -15,7 +15,7 @@ import pytest
 from l0gc.keys import RUNS, KeyLayout
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.cli import BIN, Ended, ended_here, l0gc, start
 
@@ -30,7 +30,7 @@ MANY = 500
 def a_bucket(store: S3Store, objects: int = 100) -> None:
     """A cluster with about `objects` objects at or below M = 2, and a tenth as many above it."""
     l0gc("init", "--create-bucket", "--shards", str(SHARDS))
-    cluster = Handles(store)
+    cluster = ClusterHandles(store)
     for _ in range(4):
         cluster.controller.advance()
 

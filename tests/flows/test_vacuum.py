@@ -12,7 +12,7 @@ from l0gc.collect.record import attempt_key
 from l0gc.collect.vacuum import KINDS
 from l0gc.keys import ATTEMPTS, RUNS, SCANS, PartitionId, level_one
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.level_one.reconcile import reconcile
 from tests.support.cli import ended_here, founded, l0gc
 from tests.support.merge import merge
@@ -29,7 +29,7 @@ def name_of(n: int) -> str:
 
 def lift(store: S3Store, times: int) -> None:
     """Reconcile so many uploads of ten records each."""
-    cluster = Handles(store)
+    cluster = ClusterHandles(store)
     for n in range(times):
         done = ended_here("upload", "events", "-", stdin=b"".join(b"%d.%d\n" % (n, i) for i in range(10)))
         assert done.code == 0, done.stderr
@@ -47,7 +47,7 @@ def planted(store: S3Store) -> S3Store:
     l0gc("topic", "create", "gone", "--partitions", "1")
     ended_here("upload", "gone", "-", stdin=b"x\ny\n")
     lift(store, 4)
-    cluster = Handles(store)
+    cluster = ClusterHandles(store)
     assert merge(cluster).objects_after == 2
     cluster.controller.delete_topic("gone")
     l0gc("housekeep")

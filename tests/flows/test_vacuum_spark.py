@@ -23,7 +23,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.garbage import JournalGarbage
 from tests.support.generated_l1 import ORPHANS, ServedL1, a_cluster, replay_mib
 
@@ -57,7 +57,7 @@ def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[flo
     served = ServedL1(generated)
     with FakeS3(served) as server, Parallel(8) as threads:
         store = S3Store(StoreConfig(BUCKET, "", server.endpoint_url, bucket.region))
-        cluster = Handles(store, parallel=threads)
+        cluster = ClusterHandles(store, parallel=threads)
         options = Vacuum(l1_grace_s=0, orphan_age_s=0)
         workers = SparkWorkers(spark, ClusterAddress(store.config))
         gc.collect()

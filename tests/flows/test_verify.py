@@ -25,7 +25,7 @@ from l0gc.runtime import Runtime
 from l0gc.settings import Settings
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal import rows
 from l0gc.streamlog.journal.entries import RECONCILE, Closed, ClosedTopic, JournalEntry, ObjectExtents, Objects
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -60,15 +60,15 @@ class Kept:
     objects: dict[str, bytes]
     watermark: int
 
-    def cluster(self) -> Handles:
+    def cluster(self) -> ClusterHandles:
         """A process of its own."""
-        return Handles(S3Store(self.config))
+        return ClusterHandles(S3Store(self.config))
 
 
 class Bucket:
     """The bucket of one test, to be damaged."""
 
-    def __init__(self, cluster: Handles, watermark: int) -> None:
+    def __init__(self, cluster: ClusterHandles, watermark: int) -> None:
         self.cluster, self.store, self.watermark = cluster, cluster.store, watermark
         self.handle: JournalHandle = handle_of(cluster)
         self.events: TopicState = events_of(cluster)
@@ -111,7 +111,7 @@ class Bucket:
         publish_m(self.cluster, watermark, epoch)
 
 
-def publish_m(cluster: Handles, watermark: int | None = None, epoch: int = 0) -> int:
+def publish_m(cluster: ClusterHandles, watermark: int | None = None, epoch: int = 0) -> int:
     """Publish this M, or what the journals allow."""
     state = cluster.controller.snapshot()
     if watermark is None:
@@ -125,7 +125,7 @@ def publish_m(cluster: Handles, watermark: int | None = None, epoch: int = 0) ->
     return watermark
 
 
-def tick(cluster: Handles) -> None:
+def tick(cluster: ClusterHandles) -> None:
     """A new epoch, which every journal hears of."""
     epoch = cluster.controller.advance()
     for journal in cluster.controller.snapshot().journals_in_use():
@@ -153,7 +153,7 @@ def kept(weed: SeaweedFS) -> Iterator[Kept]:
             patch.setenv(key, value)
         store = S3Store(config)
         store.create_bucket()
-        cluster = Handles(store)
+        cluster = ClusterHandles(store)
         cluster.controller.bootstrap(shards=LAYOUT.shards, journals=JOURNALS)
         records = {"events": {0: 66, 1: 5}, NEIGHBOUR: {0: 3, 2: 4, 3: 5}, "gone": {0: 9}}
         for name, journals in (("events", 1), (NEIGHBOUR, 2), ("gone", 1)):
@@ -493,13 +493,13 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
 def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
     """Uploads, a reconciler, ticks, M, sweeps, and topics that come and go, while verify reads."""
     store.create_bucket()
-    cluster = Handles(S3Store(store.config))
+    cluster = ClusterHandles(S3Store(store.config))
     cluster.controller.bootstrap(shards=LAYOUT.shards, journals=JOURNALS)
     cluster.controller.create_topic("events", 3, 2)
     stop, failures, swept, rounds = threading.Event(), list[BaseException](), [0], [0]
 
     def upload() -> None:
-        mine = Handles(S3Store(store.config), Runtime(), epoch_cache_s=0.2)
+        mine = ClusterHandles(S3Store(store.config), Runtime(), epoch_cache_s=0.2)
         while not stop.wait(0.1):
             with suppress(StaleClusterEpochError):  # two ticks since it was stamped: it is uploaded again
                 put(mine, {0: 20, 1: 5, 2: 40})
@@ -507,7 +507,7 @@ def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
     def churn() -> None:
         """What drops references and objects, as fast as it goes."""
         while not stop.is_set():
-            mine = Handles(S3Store(store.config), Runtime())
+            mine = ClusterHandles(S3Store(store.config), Runtime())
             tick(mine)
             lift(mine)
             tick(mine)

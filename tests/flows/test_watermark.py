@@ -25,7 +25,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.storage.ranges import KeyRange
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.histogram import read_listing
@@ -41,10 +41,10 @@ EXAMPLE = ROOT / "examples" / "external_log"
 
 
 @pytest.fixture
-def cluster(store: S3Store) -> Iterator[Handles]:
+def cluster(store: S3Store) -> Iterator[ClusterHandles]:
     store.create_bucket()
     with Parallel(8) as threads:
-        cluster = Handles(store, Runtime(), threads)
+        cluster = ClusterHandles(store, Runtime(), threads)
         cluster.controller.bootstrap(shards=4)
         yield cluster
 
@@ -53,7 +53,7 @@ Seen = tuple[int, int, int]
 """Objects, bytes, and when the oldest was written."""
 
 
-def plain_m(cluster: Handles) -> tuple[int, dict[str, int]]:
+def plain_m(cluster: ClusterHandles) -> tuple[int, dict[str, int]]:
     """M and every M(p), partition by partition, in a few lines of Python."""
     state = cluster.controller.snapshot()
     gc_epochs = {}
@@ -64,7 +64,7 @@ def plain_m(cluster: Handles) -> tuple[int, dict[str, int]]:
     return min([state.epoch, *gc_epochs.values()]), gc_epochs
 
 
-def plain_histogram(cluster: Handles) -> tuple[dict[int, Seen], list[str]]:
+def plain_histogram(cluster: ClusterHandles) -> tuple[dict[int, Seen], list[str]]:
     """What lies at each epoch, and the keys that are no L0 keys, in a few lines of Python."""
     rows: dict[int, Seen] = {}
     foreign: list[str] = []
@@ -86,7 +86,7 @@ def plain_holders(gc_epochs: dict[str, int], epoch: int) -> tuple[str, int]:
     return (f"{min(holding)[1]}/{min(holding)[2]}" if holding else ""), len(holding)
 
 
-def random_cluster(cluster: Handles, rng: random.Random) -> None:
+def random_cluster(cluster: ClusterHandles, rng: random.Random) -> None:
     """Topics, what landed in some of their partitions, windows anywhere, and objects at many epochs."""
     controller = cluster.controller
     topics = [
@@ -110,7 +110,7 @@ def random_cluster(cluster: Handles, rng: random.Random) -> None:
         cluster.store.put(key if i % 7 else f"{layout.data_prefix}{i}/foreign", b"x" * rng.randrange(50))
 
 
-def land(cluster: Handles, topic: Topic, rng: random.Random) -> None:
+def land(cluster: ClusterHandles, topic: Topic, rng: random.Random) -> None:
     """An object of some partitions that one journal keeps."""
     run = rng.choice(topic.runs())
     some = rng.sample(range(run.first, run.first + run.count), rng.randint(1, run.count))
@@ -120,14 +120,14 @@ def land(cluster: Handles, topic: Topic, rng: random.Random) -> None:
 
 @pytest.mark.slow
 def test_what_spark_computes_is_what_a_plain_script_computes(
-    one_spark: SparkSession, cluster: Handles, store: S3Store
+    one_spark: SparkSession, cluster: ClusterHandles, store: S3Store
 ) -> None:
     @given(st.randoms(use_true_random=False))
     @settings(max_examples=3, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     def check(rng: random.Random) -> None:
         while keys := list(store.list("").modified_ms):
             store.delete(keys[:1000])
-        fresh = Handles(store, Runtime(), cluster.parallel)
+        fresh = ClusterHandles(store, Runtime(), cluster.parallel)
         fresh.controller.bootstrap(shards=4)
         random_cluster(fresh, rng)
         compare(one_spark, fresh, store)
@@ -135,7 +135,7 @@ def test_what_spark_computes_is_what_a_plain_script_computes(
     check()
 
 
-def compare(spark: SparkSession, cluster: Handles, store: S3Store) -> None:
+def compare(spark: SparkSession, cluster: ClusterHandles, store: S3Store) -> None:
     """M and every sum, by Spark and by a plain script."""
     (m, gc_epochs), (rows, foreign) = plain_m(cluster), plain_histogram(cluster)
     workers = SparkWorkers(spark, ClusterAddress(store.config))
@@ -164,7 +164,9 @@ def compare(spark: SparkSession, cluster: Handles, store: S3Store) -> None:
 
 
 @pytest.mark.thorough
-def test_several_tasks_read_a_bucket_with_one_shard(one_spark: SparkSession, cluster: Handles, store: S3Store) -> None:
+def test_several_tasks_read_a_bucket_with_one_shard(
+    one_spark: SparkSession, cluster: ClusterHandles, store: S3Store
+) -> None:
     layout, rounds = KeyLayout(shards=1000), list[Sequence[object]]()
     keys = [layout.format(7, i % 6, cluster.runtime.new_id()) for i in range(2400)]
     foreign = {f"{k}.tmp" for k in keys[:6]}
@@ -187,7 +189,7 @@ def test_several_tasks_read_a_bucket_with_one_shard(one_spark: SparkSession, clu
 
 
 def test_many_partitions_and_many_journals_are_summed_up_where_they_are_read(
-    one_spark: SparkSession, cluster: Handles, store: S3Store
+    one_spark: SparkSession, cluster: ClusterHandles, store: S3Store
 ) -> None:
     topic, _ = cluster.controller.create_topic("wide", 100_000, 12)
     run = topic.runs()[3]
@@ -203,7 +205,7 @@ def test_many_partitions_and_many_journals_are_summed_up_where_they_are_read(
 
 
 def test_a_damaged_journal_is_named_by_the_executors_and_holds_m(
-    one_spark: SparkSession, cluster: Handles, store: S3Store
+    one_spark: SparkSession, cluster: ClusterHandles, store: S3Store
 ) -> None:
     topics = [cluster.controller.create_topic(name, 70)[0] for name in ("a", "b")]
     for _ in range(2):

@@ -25,7 +25,7 @@ from l0gc.inspect.overview_reader import read_overview
 from l0gc.keys import FORMAT, PUBLISHED_WATERMARK
 from l0gc.operations import Read
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import HousekeepResult, housekeep
 from l0gc.streamlog.ingest.headers_and_times import Record
@@ -43,17 +43,17 @@ from tests.support.reconcile import put
 PARTITIONS, JOURNALS, SHARDS = 6, 3, 4
 
 
-def process(store: MemoryStore, seed: int) -> Handles:
+def process(store: MemoryStore, seed: int) -> ClusterHandles:
     """A process of its own."""
     return memory_cluster(store, seed=seed, bootstrap=False)
 
 
-def compute_watermark(cluster: Handles) -> WatermarkResult:
+def compute_watermark(cluster: ClusterHandles) -> WatermarkResult:
     workers = LocalWorkers(cluster)
     return run_pipeline(cluster, JournalSource(cluster, workers), functools.partial(read_listing, workers))
 
 
-def sweep(cluster: Handles) -> object:
+def sweep(cluster: ClusterHandles) -> object:
     return SweepRun(cluster).run(2)
 
 
@@ -150,7 +150,7 @@ def run_all(store: MemoryStore) -> Ran:
     """The commands, each in a process of its own. Only errors of l0gc's end one."""
     ran = Ran()
 
-    def attempt(result: str, command: Callable[[Handles], object], seed: int) -> None:
+    def attempt(result: str, command: Callable[[ClusterHandles], object], seed: int) -> None:
         try:
             found = command(process(store, seed))
         except L0gcError as e:

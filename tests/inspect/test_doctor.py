@@ -22,7 +22,7 @@ from l0gc.storage.bucket import LifecycleRule, lifecycle
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import DeleteFailure, PutResult
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.format import Format, encode_format, remember_etags, write_format
 from tests.support.memory_store import (
     FakeClock,
@@ -332,7 +332,7 @@ def test_spark_and_the_versions_are_reported() -> None:
 # -- the cluster ---------------------------------------------------------------------------------------------------------
 
 
-def checks(cluster: Handles) -> dict[str, Check]:
+def checks(cluster: ClusterHandles) -> dict[str, Check]:
     """The checks of another process, which change nothing."""
     before = dict(store_of(cluster).objects)
     found = list(doctor.cluster(another_process(cluster)))
@@ -340,7 +340,7 @@ def checks(cluster: Handles) -> dict[str, Check]:
     return {c.name: c for c in found}
 
 
-def failures(cluster: Handles) -> list[Check]:
+def failures(cluster: ClusterHandles) -> list[Check]:
     return [c for c in checks(cluster).values() if c.status == FAILURE]
 
 

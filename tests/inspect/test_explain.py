@@ -11,7 +11,7 @@ from l0gc.errors import CorruptObjectError, NotFoundError, SafetyError, UsageErr
 from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 from l0gc.inspect.overview_reader import read_overview
 from l0gc.keys import ATTEMPTS, CONTROLLER_LOG, GC_NOTE, L1_DATA, PAUSED, PUBLISHED_WATERMARK, RUNS, journal_log
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.pins import create_pin
@@ -21,13 +21,13 @@ from tests.support.verify import compute_and_publish, handle_of, lift, put
 
 
 @pytest.fixture
-def needed() -> tuple[Handles, str]:
+def needed() -> tuple[ClusterHandles, str]:
     """A cluster with one topic of two partitions, and one object that both refer to."""
     cluster = topic_in_memory(2)
     return cluster, put(cluster, {0: 1, 1: 3})
 
 
-def spoil(cluster: Handles) -> str:
+def spoil(cluster: ClusterHandles) -> str:
     """Damage the journal of the topic; returns the key of the entry."""
     key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(0) + "log/"))
     store_of(cluster).put(key, b"nonsense")
@@ -37,7 +37,7 @@ def spoil(cluster: Handles) -> str:
 # -- a key --------------------------------------------------------------------------------------------------------------
 
 
-def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed: tuple[Handles, str]) -> None:
+def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     for _ in range(2):
         housekeep(cluster, barrier=True)
@@ -51,7 +51,7 @@ def test_an_object_that_a_journal_names_is_needed_and_reconcile_moves_it(needed:
     assert explain_key(cluster, key).verdict == "releasable"
 
 
-def test_an_object_kept_by_a_pin_is_held_until_its_end(needed: tuple[Handles, str]) -> None:
+def test_an_object_kept_by_a_pin_is_held_until_its_end(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     create_pin(cluster, "backup", 3_600_000)
     lift(cluster)
@@ -65,7 +65,9 @@ def test_an_object_kept_by_a_pin_is_held_until_its_end(needed: tuple[Handles, st
     assert explain_key(cluster, key).verdict == "releasable"
 
 
-def test_what_is_reconciled_is_held_by_the_window_until_housekeeping_slides_it(needed: tuple[Handles, str]) -> None:
+def test_what_is_reconciled_is_held_by_the_window_until_housekeeping_slides_it(
+    needed: tuple[ClusterHandles, str],
+) -> None:
     cluster, key = needed
     lift(cluster)
     e = explain_key(cluster, key)
@@ -105,7 +107,7 @@ def test_what_windows_hold_is_free_when_it_says_and_not_before(happened: str, be
     assert minutes or advice.startswith("l0gc ") or "with the next l0gc gc" in advice
 
 
-def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Handles, str]) -> None:
+def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     lift(cluster)
     housekeep(cluster, barrier=True)
@@ -118,7 +120,7 @@ def test_what_no_partition_needs_is_released_by_a_new_watermark(needed: tuple[Ha
     assert explain_key(cluster, key).verdict == "gone"
 
 
-def test_of_an_object_that_a_sweep_deleted_the_run_is_named(needed: tuple[Handles, str]) -> None:
+def test_of_an_object_that_a_sweep_deleted_the_run_is_named(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     lift(cluster)
     for _ in range(2):
@@ -133,7 +135,7 @@ def test_of_an_object_that_a_sweep_deleted_the_run_is_named(needed: tuple[Handle
     assert "no recorded run deleted it" in explain_key(cluster, never).explanation[0]
 
 
-def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[Handles, str]) -> None:
+def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed: tuple[ClusterHandles, str]) -> None:
     cluster, _ = needed
     for key in ("level_zero/data/README", "level_one/data/README", "l0gc/README", f"{CONTROLLER_LOG}log/README"):
         cluster.store.put(key, b"x")
@@ -143,7 +145,7 @@ def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed
             explain_key(cluster, unknown)
 
 
-def test_every_key_of_l0gc_is_named_and_none_called_removable(needed: tuple[Handles, str]) -> None:
+def test_every_key_of_l0gc_is_named_and_none_called_removable(needed: tuple[ClusterHandles, str]) -> None:
     cluster, l0 = needed
     lift(cluster)
     compute_and_publish(cluster)
@@ -164,7 +166,7 @@ def test_every_key_of_l0gc_is_named_and_none_called_removable(needed: tuple[Hand
     assert said[records[0]].explanation == ["This is a part of the record of run 20260101T000000Z-1."]
 
 
-def test_an_l1_object_is_live_dropped_or_left_over(needed: tuple[Handles, str]) -> None:
+def test_an_l1_object_is_live_dropped_or_left_over(needed: tuple[ClusterHandles, str]) -> None:
     cluster, _ = needed
     lift(cluster)
     (key,) = (k for k in store_of(cluster).objects if k.startswith(f"{L1_DATA}events-1/00001/"))
@@ -185,7 +187,7 @@ def test_an_l1_object_is_live_dropped_or_left_over(needed: tuple[Handles, str]) 
     assert (e.verdict, e.explanation[1].startswith("Journal 0 has dropped it")) == ("gone", True)
 
 
-def test_of_an_entry_that_was_truncated_it_is_said_what_it_was(needed: tuple[Handles, str]) -> None:
+def test_of_an_entry_that_was_truncated_it_is_said_what_it_was(needed: tuple[ClusterHandles, str]) -> None:
     cluster, _ = needed
     e = explain_key(cluster, f"{journal_log(0)}log/{77:020}")
     assert (e.verdict, e.next) == ("gone", "nothing; housekeep deletes it once a checkpoint covers it")
@@ -193,7 +195,7 @@ def test_of_an_entry_that_was_truncated_it_is_said_what_it_was(needed: tuple[Han
 
 
 def test_an_object_swept_after_the_journal_reading_is_not_missing(
-    needed: tuple[Handles, str],
+    needed: tuple[ClusterHandles, str],
 ) -> None:
     cluster, key = needed
     store = store_of(cluster)
@@ -212,7 +214,7 @@ def test_an_object_swept_after_the_journal_reading_is_not_missing(
     assert key not in store.objects
 
 
-def test_an_object_that_is_lost_is_missing(needed: tuple[Handles, str]) -> None:
+def test_an_object_that_is_lost_is_missing(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     cluster.store.delete([key])
     e = explain_key(cluster, key)
@@ -220,7 +222,7 @@ def test_an_object_that_is_lost_is_missing(needed: tuple[Handles, str]) -> None:
     assert e.next.startswith("restore it")
 
 
-def test_a_damaged_object_is_restored_or_given_up_and_not_reconciled(needed: tuple[Handles, str]) -> None:
+def test_a_damaged_object_is_restored_or_given_up_and_not_reconciled(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     body = store_of(cluster).objects[key].body
     cluster.store.put(key, bytes(len(body)))
@@ -232,7 +234,7 @@ def test_a_damaged_object_is_restored_or_given_up_and_not_reconciled(needed: tup
     assert "does not match the checksum" in " ".join(e.explanation)
 
 
-def test_an_own_object_is_explained_with_the_cause_that_blocks_everything(needed: tuple[Handles, str]) -> None:
+def test_an_own_object_is_explained_with_the_cause_that_blocks_everything(needed: tuple[ClusterHandles, str]) -> None:
     cluster, _ = needed
     cluster.store.put(PUBLISHED_WATERMARK, b"nonsense")
     e = explain_key(cluster, PUBLISHED_WATERMARK)
@@ -252,7 +254,7 @@ def test_many_partitions_needing_an_object_are_counted() -> None:
 # -- an epoch -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Handles, str]) -> None:
+def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     cluster.controller.create_topic("younger", 2)
     for _ in range(2):
@@ -270,7 +272,7 @@ def test_an_epoch_is_held_by_the_lowest_partitions_first(needed: tuple[Handles, 
 
 
 def test_a_future_epoch_is_a_fault_only_if_an_object_has_it(
-    needed: tuple[Handles, str],
+    needed: tuple[ClusterHandles, str],
 ) -> None:
     cluster, _ = needed
     e = explain_epoch(cluster, 99)
@@ -283,7 +285,7 @@ def test_a_future_epoch_is_a_fault_only_if_an_object_has_it(
     assert e.explanation == [f"The key {key} claims epoch 99, above the cluster epoch 1; M is refused."]
 
 
-def test_what_windows_and_a_pin_hold_is_not_free_with_the_window(needed: tuple[Handles, str]) -> None:
+def test_what_windows_and_a_pin_hold_is_not_free_with_the_window(needed: tuple[ClusterHandles, str]) -> None:
     cluster, _ = needed
     create_pin(cluster, "backup", 3_600_000)
     lift(cluster)
@@ -294,7 +296,7 @@ def test_what_windows_and_a_pin_hold_is_not_free_with_the_window(needed: tuple[H
 # -- a partition --------------------------------------------------------------------------------------------------------
 
 
-def test_the_explanation_of_a_partition_says_what_it_holds(needed: tuple[Handles, str]) -> None:
+def test_the_explanation_of_a_partition_says_what_it_holds(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     handle_of(cluster).barrier(cluster.controller.advance())
     e = explain_partition(cluster, "events/1")
@@ -312,7 +314,9 @@ def test_the_explanation_of_a_partition_says_what_it_holds(needed: tuple[Handles
 @pytest.mark.parametrize(
     ("name", "error"), [("events", UsageError), ("events/x", UsageError), ("events/9", NotFoundError)]
 )
-def test_a_partition_that_is_none_is_refused(needed: tuple[Handles, str], name: str, error: type[Exception]) -> None:
+def test_a_partition_that_is_none_is_refused(
+    needed: tuple[ClusterHandles, str], name: str, error: type[Exception]
+) -> None:
     cluster, _ = needed
     with pytest.raises(error):
         explain_partition(cluster, name)
@@ -321,7 +325,7 @@ def test_a_partition_that_is_none_is_refused(needed: tuple[Handles, str], name: 
 # -- what is broken -----------------------------------------------------------------------------------------------------
 
 
-def test_a_journal_that_cannot_be_read_is_named(needed: tuple[Handles, str]) -> None:
+def test_a_journal_that_cannot_be_read_is_named(needed: tuple[ClusterHandles, str]) -> None:
     cluster, _ = needed
     cluster.controller.create_topic("other", 2)
     other = put(cluster, {0: 1}, "other")
@@ -334,7 +338,7 @@ def test_a_journal_that_cannot_be_read_is_named(needed: tuple[Handles, str]) -> 
         explain_partition(another_process(cluster), "events/0")
 
 
-def test_an_unreadable_journal_leaves_references_unknown(needed: tuple[Handles, str]) -> None:
+def test_an_unreadable_journal_leaves_references_unknown(needed: tuple[ClusterHandles, str]) -> None:
     cluster, key = needed
     spoil(cluster)
     e = explain_key(another_process(cluster), key)

@@ -18,7 +18,7 @@ from l0gc.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.reader import read_topic
 from tests.support.cli import opens
 from tests.support.memory_store import memory_cluster, store_of, topic_in_memory
@@ -41,13 +41,13 @@ def wrote(
         (checkpoint / "commits" / str(batch_id)).write_text('v1\n{"nextBatchWatermarkMs":0}')
 
 
-def position(cluster: Handles, **options: str) -> dict[str, Any]:
+def position(cluster: ClusterHandles, **options: str) -> dict[str, Any]:
     """That of a stream that has read everything."""
     with on(cluster):
         return stream_reader(**{"topic": "events", **options}).reportLatestOffset()
 
 
-def lag(cluster: Handles, checkpoint: Path | str, monkeypatch: pytest.MonkeyPatch) -> l0gc.api.QueryLag:
+def lag(cluster: ClusterHandles, checkpoint: Path | str, monkeypatch: pytest.MonkeyPatch) -> l0gc.api.QueryLag:
     opens(cluster, monkeypatch)
     with l0gc.open("s3://bucket/prefix") as opened:
         return opened.lag(checkpoint)

@@ -17,7 +17,7 @@ from l0gc.inspect.laggards import Laggards, best_release, releases
 from l0gc.inspect.overview_reader import read_overview
 from l0gc.inspect.report.facts import gather
 from l0gc.keys import journal_log
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import publish, read_published
 from tests.support.memory_store import Call, another_process, memory_cluster, store_of
@@ -27,13 +27,13 @@ from tests.support.verify import compute_and_publish, scan_and_publish
 PAUSED: Records = {3: [b"paused"]}
 
 
-def tick(cluster: Handles) -> None:
+def tick(cluster: ClusterHandles) -> None:
     cluster.controller.advance()
     housekeep(cluster)
     store_of(cluster).clock.ms += 600_000
 
 
-def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 400) -> Handles:
+def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 400) -> ClusterHandles:
     """Some topics are not reconciled, and another one is, after each of its uploads, each at an epoch of its own."""
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 4)
@@ -49,13 +49,13 @@ def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 4
     return cluster
 
 
-def seen(cluster: Handles) -> Laggards:
+def seen(cluster: ClusterHandles) -> Laggards:
     found = read_overview(cluster).laggards
     assert found is not None
     return found
 
 
-def l0_of(cluster: Handles) -> dict[str, int]:
+def l0_of(cluster: ClusterHandles) -> dict[str, int]:
     """The L0 objects, and how large each is."""
     return {k: len(o.body) for k, o in store_of(cluster).objects.items() if k.startswith("level_zero/data/")}
 
@@ -239,12 +239,12 @@ def test_a_lost_object_is_restored_or_given_up_before_anything_is_lifted(explain
     assert s.next.startswith("restore that object from a version or a backup, or give up its records: l0gc give-up")
 
 
-def spoil(cluster: Handles) -> None:
+def spoil(cluster: ClusterHandles) -> None:
     for key in [k for k in store_of(cluster).objects if k.startswith(journal_log(0))]:
         store_of(cluster).put(key, b"nonsense")
 
 
-def set_back(cluster: Handles) -> None:
+def set_back(cluster: ClusterHandles) -> None:
     """What is published is not below what the journal may need."""
     known, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
     assert known is not None
@@ -252,14 +252,14 @@ def set_back(cluster: Handles) -> None:
     publish(cluster.store, cluster.runtime, new)
 
 
-def lose_the_topic(cluster: Handles) -> None:
+def lose_the_topic(cluster: ClusterHandles) -> None:
     """Another topic has the revision, as after a restored controller log."""
     for topic in cluster.journal(0).catch_up().topics.values():
         topic.topic_id = "another"
 
 
 @pytest.mark.parametrize("happened", [spoil, set_back, lose_the_topic])
-def test_nothing_is_said_where_a_journal_holds_m_itself(happened: Callable[[Handles], None]) -> None:
+def test_nothing_is_said_where_a_journal_holds_m_itself(happened: Callable[[ClusterHandles], None]) -> None:
     cluster = lagging()
     scan_and_publish(cluster)
     here = another_process(cluster) if happened is spoil else cluster

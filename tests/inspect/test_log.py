@@ -17,7 +17,7 @@ from l0gc.errors import NotFoundError, NotInitialisedError
 from l0gc.inspect.log import LogLine, Table, show_log
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.entry import Place
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.entries import ControllerEntry
 from l0gc.streamlog.controller.state import ControllerState, Topic, TopicTable
@@ -43,7 +43,7 @@ from tests.support.memory_store import memory_cluster, once, store_of
 Row = dict[str, Any]
 
 
-def shown(cluster: Handles, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> list[Row]:
+def shown(cluster: ClusterHandles, journal: int | None, start: int = 0, *, checkpoint: bool = False) -> list[Row]:
     rows = [read(s) for s in show_log(cluster, journal, start, checkpoint=checkpoint)]
     assert all(isinstance(r, dict) for r in rows)
     return rows
@@ -59,7 +59,7 @@ def read(s: LogLine) -> Row:
 
 
 @pytest.fixture
-def busy() -> tuple[Handles, Topic]:
+def busy() -> tuple[ClusterHandles, Topic]:
     """A cluster whose journal 0 has an entry of each kind, of the topic events and of one that was deleted."""
     cluster, topic, handle = journal_of(5)
     gone, _ = cluster.controller.create_topic("gone", 1, 1)
@@ -77,7 +77,7 @@ def busy() -> tuple[Handles, Topic]:
     return cluster, topic
 
 
-def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
+def with_the_rest(cluster: ClusterHandles, topic: Topic) -> ClusterHandles:
     """The kinds of entries, and of rows, that `busy` has not."""
     handle, epoch = cluster.journal(0), cluster.controller.epoch()
     assert handle.append([of_topic(topic, epoch, {0: 1}, key="l")]).error is None
@@ -116,7 +116,7 @@ def with_the_rest(cluster: Handles, topic: Topic) -> Handles:
 # -- entries ------------------------------------------------------------------------------------------------------------
 
 
-def test_every_kind_of_entry_is_shown_by_its_name(busy: tuple[Handles, Topic]) -> None:
+def test_every_kind_of_entry_is_shown_by_its_name(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster = with_the_rest(*busy)
     for journal, kinds in ((0, JournalEntry), (None, ControllerEntry)):
         rows = shown(cluster, journal)
@@ -125,7 +125,7 @@ def test_every_kind_of_entry_is_shown_by_its_name(busy: tuple[Handles, Topic]) -
         assert names == {kind.__name__ for kind in kinds.__args__}
 
 
-def test_packed_rows_are_unpacked(busy: tuple[Handles, Topic]) -> None:
+def test_packed_rows_are_unpacked(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster, topic = busy
     rows = shown(cluster, 0)
     (o,) = rows[0]["objects"]
@@ -146,14 +146,14 @@ def test_packed_rows_are_unpacked(busy: tuple[Handles, Topic]) -> None:
     assert rows[0]["time"] == "2023-11-14T22:13:20.000Z"
 
 
-def test_an_offset_to_begin_at_is_kept(busy: tuple[Handles, Topic]) -> None:
+def test_an_offset_to_begin_at_is_kept(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster, _ = busy
     assert [r["offset"] for r in shown(cluster, 0, 3)] == [3, 4, 5]
     assert shown(cluster, 0, 99) == []
     assert shown(cluster, 7) == []
 
 
-def test_entries_are_read_a_few_at_a_time(busy: tuple[Handles, Topic]) -> None:
+def test_entries_are_read_a_few_at_a_time(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster, _ = busy
     for _ in range(100):
         cluster.controller.advance()
@@ -182,13 +182,13 @@ def test_what_is_written_in_pieces_is_what_is_written_at_once(value: Any) -> Non
 # -- checkpoints --------------------------------------------------------------------------------------------------------
 
 
-def with_checkpoints(cluster: Handles) -> Handles:
+def with_checkpoints(cluster: ClusterHandles) -> ClusterHandles:
     cluster.journal(0).replica.write_checkpoint()
     cluster.controller.replica.write_checkpoint()
     return cluster
 
 
-def test_a_checkpoint_is_shown_if_it_is_requested(busy: tuple[Handles, Topic]) -> None:
+def test_a_checkpoint_is_shown_if_it_is_requested(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster = with_checkpoints(busy[0])
     assert not [r for r in shown(cluster, 0) if "checkpoint" in r]
     rows = shown(cluster, 0, checkpoint=True)
@@ -205,7 +205,7 @@ def test_a_checkpoint_is_shown_if_it_is_requested(busy: tuple[Handles, Topic]) -
     assert [p["inputs"]["in"]["digest"] for p in parts if "producer" in p] == ["00ff00ff00ff00ff"]
 
 
-def test_a_checkpoint_is_shown_where_older_entries_are_gone(busy: tuple[Handles, Topic]) -> None:
+def test_a_checkpoint_is_shown_where_older_entries_are_gone(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster = with_checkpoints(busy[0])
     log = cluster.journal(0).replica.log
     for offset in range(3):
@@ -215,7 +215,7 @@ def test_a_checkpoint_is_shown_where_older_entries_are_gone(busy: tuple[Handles,
     assert [r["offset"] for r in shown(cluster, 0, 3)] == [3, 4, 5]
 
 
-def test_a_controller_checkpoint_prints_a_line_per_topic_and_producer(busy: tuple[Handles, Topic]) -> None:
+def test_a_controller_checkpoint_prints_a_line_per_topic_and_producer(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster = with_checkpoints(busy[0])
     parts = [r for r in shown(cluster, None, checkpoint=True) if "checkpoint" in r]
     assert [p.get("topic") or p.get("deleted_topic") or p.get("producer") for p in parts[1:]] == [
@@ -226,7 +226,7 @@ def test_a_controller_checkpoint_prints_a_line_per_topic_and_producer(busy: tupl
     assert (parts[0]["epoch"], parts[0]["journals"]) == (6, 16)
 
 
-def test_nothing_that_a_checkpoint_holds_is_left_out(busy: tuple[Handles, Topic]) -> None:
+def test_nothing_that_a_checkpoint_holds_is_left_out(busy: tuple[ClusterHandles, Topic]) -> None:
     """A field that is added to a state is to be shown, too."""
     words = {"next_offsets": "next_offset", "reconciled": "last_reconciled_offset", "log_start": "log_start_offset"}
     words |= {
@@ -247,7 +247,7 @@ def test_nothing_that_a_checkpoint_holds_is_left_out(busy: tuple[Handles, Topic]
 # -- what is damaged ----------------------------------------------------------------------------------------------------
 
 
-def test_a_damaged_entry_is_one_line_and_the_rest_is_shown(busy: tuple[Handles, Topic]) -> None:
+def test_a_damaged_entry_is_one_line_and_the_rest_is_shown(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster, _ = busy
     log = cluster.journal(0).replica.log
     store_of(cluster).objects[log.entry_key(1)].body = b"nonsense"
@@ -265,7 +265,7 @@ def test_a_damaged_entry_is_one_line_and_the_rest_is_shown(busy: tuple[Handles, 
     assert rows[3]["error"] == "the entries 3 to 3 are missing, though a later one is there"
 
 
-def test_an_entry_whose_rows_cannot_be_is_a_line_that_says_so(busy: tuple[Handles, Topic]) -> None:
+def test_an_entry_whose_rows_cannot_be_is_a_line_that_says_so(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster, topic = busy
     handle = cluster.journal(0)
     wrong = msgspec.structs.replace(of_topic(topic, 5), records=b"123")
@@ -293,7 +293,7 @@ def test_any_log_is_shown_or_called_damaged(data: st.DataObject) -> None:
     assert shown(cluster, journal)[-1]["offset"] == offset
 
 
-def test_a_damaged_checkpoint_is_a_line_that_says_so(busy: tuple[Handles, Topic]) -> None:
+def test_a_damaged_checkpoint_is_a_line_that_says_so(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster = with_checkpoints(busy[0])
     store_of(cluster).objects[cluster.journal(0).replica.log.checkpoint_key(5)].body = b"nonsense"
     first, *rest = shown(cluster, 0, checkpoint=True)
@@ -301,7 +301,7 @@ def test_a_damaged_checkpoint_is_a_line_that_says_so(busy: tuple[Handles, Topic]
     assert len(rest) == 6
 
 
-def test_a_journal_is_shown_where_the_controllers_log_is_damaged(busy: tuple[Handles, Topic]) -> None:
+def test_a_journal_is_shown_where_the_controllers_log_is_damaged(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster, _ = busy
     store_of(cluster).objects[min(k for k in store_of(cluster).objects if k.startswith(CONTROLLER_LOG))].body = b"x"
     process = memory_cluster(store_of(cluster), seed=1, bootstrap=False)
@@ -309,7 +309,7 @@ def test_a_journal_is_shown_where_the_controllers_log_is_damaged(busy: tuple[Han
     assert "error" in shown(process, None)[0]
 
 
-def test_an_entry_that_is_truncated_meanwhile_is_no_damage(busy: tuple[Handles, Topic]) -> None:
+def test_an_entry_that_is_truncated_meanwhile_is_no_damage(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster, _ = busy
     store, log = store_of(cluster), cluster.journal(0).replica.log
     store.fault = once(lambda: store.objects.pop(log.entry_key(0)), "get", log.entry_key(0))
@@ -323,7 +323,7 @@ def test_what_is_not_there_is_refused() -> None:
         shown(memory_cluster(), 16)
 
 
-def test_looking_changes_nothing(busy: tuple[Handles, Topic]) -> None:
+def test_looking_changes_nothing(busy: tuple[ClusterHandles, Topic]) -> None:
     cluster, _ = busy
     before = dict(store_of(cluster).objects)
     for journal in (None, 0):

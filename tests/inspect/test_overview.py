@@ -21,7 +21,7 @@ from l0gc.inspect.report.facts import gather
 from l0gc.inspect.verify.run import verify
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.epoch_source import JournalSource, journal_totals
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.give_up import give_up
@@ -45,7 +45,7 @@ from tests.support.verify import compute_and_publish, handle_of, lift, object_of
 EACH = {0: 2, 1: 2}
 
 
-def causes(cluster: Handles) -> list[str]:
+def causes(cluster: ClusterHandles) -> list[str]:
     return [c.cause for c in read_overview(cluster).causes]
 
 
@@ -245,7 +245,7 @@ def test_the_cost_goes_with_the_journals(partitions: int) -> None:
 # -- garbage ------------------------------------------------------------------------------------------------------------
 
 
-def deleted_by(cluster: Handles, name_ms: int, swept_ms: int, objects: int) -> None:
+def deleted_by(cluster: ClusterHandles, name_ms: int, swept_ms: int, objects: int) -> None:
     """The record of a run that began at `name_ms`, and swept at `swept_ms`."""
     name = f"{datetime.fromtimestamp(name_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{objects:08x}"
     some = RunSummary(
@@ -468,7 +468,7 @@ def test_an_external_logs_epoch_is_the_published_one() -> None:
 # -- the same in every view ----------------------------------------------------------------------------------------------
 
 
-def set_back(cluster: Handles) -> None:
+def set_back(cluster: ClusterHandles) -> None:
     """Put the journal back to an older copy, which lost acknowledged records and looks whole (issue 39, item 11)."""
     put(cluster, EACH)
     handle = handle_of(cluster)
@@ -478,7 +478,7 @@ def set_back(cluster: Handles) -> None:
     cluster.store.delete([handle.replica.log.entry_key(n) for n in range(older + 1, handle.replica.offset + 1)])
 
 
-def controller_went_back(cluster: Handles) -> None:
+def controller_went_back(cluster: ClusterHandles) -> None:
     for _ in range(3):
         cluster.controller.advance()
     put(cluster, EACH)
@@ -486,15 +486,15 @@ def controller_went_back(cluster: Handles) -> None:
     cluster.store.delete([cluster.controller.replica.log.entry_key(n) for n in (3, 4)])
 
 
-def watermark_of_another(cluster: Handles) -> None:
+def watermark_of_another(cluster: ClusterHandles) -> None:
     publish(cluster.store, cluster.runtime, PublishedWatermark("somebody else's", 0, 1, cluster.store.now_ms()))
 
 
-def damaged_m(cluster: Handles) -> None:
+def damaged_m(cluster: ClusterHandles) -> None:
     cluster.store.put(PUBLISHED_WATERMARK, b"no watermark")
 
 
-def topic_elsewhere(cluster: Handles) -> None:
+def topic_elsewhere(cluster: ClusterHandles) -> None:
     topic = topic_of(cluster)
     assert cluster.journal(5).append([of_topic(topic, topic.revision)]).error is None
 
@@ -511,7 +511,7 @@ def topic_elsewhere(cluster: Handles) -> None:
     ],
 )
 def test_what_went_back_is_seen_by_every_view_alike(
-    happened: Callable[[Handles], None], cause: str, finding: str, *, deep: bool
+    happened: Callable[[ClusterHandles], None], cause: str, finding: str, *, deep: bool
 ) -> None:
     cluster = topic_in_memory(2)
     happened(cluster)

@@ -13,7 +13,7 @@ from l0gc.inspect.report.facts import gather
 from l0gc.inspect.report.page import render
 from l0gc.inspect.verify.shadow import verify_shadow
 from l0gc.operations import Sweep
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.topics import describe_topic
@@ -26,7 +26,7 @@ PARTITIONS = 100
 
 
 @pytest.fixture
-def cluster() -> Handles:
+def cluster() -> ClusterHandles:
     """Two shared objects, from whose first the rows of a fifth of the partitions have left."""
     cluster, _, _ = loaded(2, PARTITIONS)
     for p in range(PARTITIONS // 5):
@@ -34,7 +34,7 @@ def cluster() -> Handles:
     return cluster
 
 
-def test_status_and_metrics_count_bytes_of_rows_that_have_left(cluster: Handles) -> None:
+def test_status_and_metrics_count_bytes_of_rows_that_have_left(cluster: ClusterHandles) -> None:
     first, _ = state_of(cluster).shared
     assert 0.15 * first.bytes < first.dead_bytes() < 0.25 * first.bytes
     overview = read_overview(another_process(cluster))
@@ -50,7 +50,7 @@ def test_status_and_metrics_count_bytes_of_rows_that_have_left(cluster: Handles)
     assert "in L1" not in str(lines_of(overview, "s3://b/p"))
 
 
-def test_topic_describe_names_bytes_of_rows_that_have_left(cluster: Handles) -> None:
+def test_topic_describe_names_bytes_of_rows_that_have_left(cluster: ClusterHandles) -> None:
     dead = state_of(cluster).shared[0].dead_bytes()
     assert f", {dead} B of it in rows that have left shared objects)" in "\n".join(
         _described(describe_topic(cluster, "events", 7), 0)
@@ -59,14 +59,14 @@ def test_topic_describe_names_bytes_of_rows_that_have_left(cluster: Handles) -> 
     assert "shared" not in "\n".join(_described(describe_topic(cluster, "events", 7), 0))
 
 
-def test_the_report_counts_a_shared_object_once(cluster: Handles) -> None:
+def test_the_report_counts_a_shared_object_once(cluster: ClusterHandles) -> None:
     report = gather(another_process(cluster), "s3://b/p")
     (topic,) = report.by_topic
     assert (topic.l1_objects, topic.records) == (2, 4 * PARTITIONS - 2 * PARTITIONS // 5)
     assert "events" in render(report)
 
 
-def test_verify_shadow_finds_nothing_where_shared_objects_hold_the_records(cluster: Handles) -> None:
+def test_verify_shadow_finds_nothing_where_shared_objects_hold_the_records(cluster: ClusterHandles) -> None:
     cluster.controller.advance()
     housekeep(cluster, barrier=True)
     put(cluster, "events", {1: [b"not lifted"]})

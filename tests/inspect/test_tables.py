@@ -10,7 +10,7 @@ from l0gc.formatting import size
 from l0gc.inspect.explain import explain_key
 from l0gc.inspect.overview import TableState
 from l0gc.inspect.overview_reader import read_overview
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.topics import delete_topic
 from tests.support.memory_store import store_of, topic_in_memory
 from tests.support.merge import merge
@@ -18,14 +18,14 @@ from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sql_catalog, sync
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Handles:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
     sql_catalog(monkeypatch, tmp_path)
     made = topic_in_memory(2, 1)
     with_table(made)
     return made
 
 
-def the_table(cluster: Handles) -> TableState:
+def the_table(cluster: ClusterHandles) -> TableState:
     """The table as status has it, which warns of it if that is due."""
     seen = read_overview(cluster)
     (held,) = seen.tables
@@ -34,7 +34,7 @@ def the_table(cluster: Handles) -> TableState:
     return held
 
 
-def test_a_table_unsynced_for_a_day_is_overdue(cluster: Handles) -> None:
+def test_a_table_unsynced_for_a_day_is_overdue(cluster: ClusterHandles) -> None:
     never = the_table(cluster)
     assert (never.pins, never.overdue, never.remedy) == (0, True, "l0gc table sync events")
     assert never.sentence.startswith("l0gc.events of topic events was not synced yet, or its pins have ended since")
@@ -49,7 +49,7 @@ def test_a_table_unsynced_for_a_day_is_overdue(cluster: Handles) -> None:
     assert not the_table(cluster).overdue
 
 
-def test_bytes_kept_by_table_pins_are_reported(cluster: Handles) -> None:
+def test_bytes_kept_by_table_pins_are_reported(cluster: ClusterHandles) -> None:
     lift(cluster, 4)
     sync(cluster)
     assert the_table(cluster).l1_bytes == 0

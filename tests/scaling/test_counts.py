@@ -15,7 +15,7 @@ from docs.programs.scaling import Log, Requests
 from l0gc.collect.record import recorded_attempt
 from l0gc.keys import journal_log
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -35,13 +35,13 @@ LINE = b"0123456789"
 COUNTED_BYTES = len(LINE) + 16
 
 
-def new_cluster(partitions: int = PARTITIONS, journals: int = 1) -> Handles:
+def new_cluster(partitions: int = PARTITIONS, journals: int = 1) -> ClusterHandles:
     cluster = memory_cluster(PagedStore())
     cluster.controller.create_topic("events", partitions, journals)
     return cluster
 
 
-def append(cluster: Handles, entries: int = 1, records: dict[int, int] | None = None) -> JournalHandle:
+def append(cluster: ClusterHandles, entries: int = 1, records: dict[int, int] | None = None) -> JournalHandle:
     topic, handle = cluster.controller.snapshot().topic("events"), cluster.journal(0)
     epoch = cluster.controller.epoch()
     for _ in range(entries):
@@ -50,7 +50,9 @@ def append(cluster: Handles, entries: int = 1, records: dict[int, int] | None = 
     return handle
 
 
-def run_upload(cluster: Handles, file: Path, batches: int, partitions: int = PARTITIONS, *, producer: str = "") -> None:
+def run_upload(
+    cluster: ClusterHandles, file: Path, batches: int, partitions: int = PARTITIONS, *, producer: str = ""
+) -> None:
     """What `l0gc upload` does, with a record for each partition in each batch."""
     file.write_bytes((LINE + b"\n") * batches * partitions)
     cluster.controller.tick_if_due()
@@ -59,13 +61,13 @@ def run_upload(cluster: Handles, file: Path, batches: int, partitions: int = PAR
     assert (len(result.objects), len(result.placeholders)) == (batches, batches * partitions)
 
 
-def run_housekeep(cluster: Handles) -> None:
+def run_housekeep(cluster: ClusterHandles) -> None:
     """What `l0gc housekeep` does."""
     with recorded_attempt(cluster, "housekeep"):
         housekeep(cluster)
 
 
-def run_compute_watermark(cluster: Handles) -> None:
+def run_compute_watermark(cluster: ClusterHandles) -> None:
     """What `l0gc compute-watermark --no-scan` does, with a loop in the place of Spark."""
     with recorded_attempt(cluster, "compute-watermark"):
         run_pipeline(cluster, JournalSource(cluster))
@@ -143,7 +145,7 @@ def test_an_idle_ticking_cluster_costs_a_dozen_requests_per_journal(tmp_path: Pa
         assert found.total <= 12 * journals + 20
 
 
-def run_merge(cluster: Handles) -> None:
+def run_merge(cluster: ClusterHandles) -> None:
     """What `l0gc merge` does."""
     with recorded_attempt(cluster, "merge"):
         merge(cluster)

@@ -16,7 +16,7 @@ from l0gc.collect.record import recorded_attempt
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.operations import Sweep
 from l0gc.storage.workers import LOCAL, LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
@@ -40,11 +40,11 @@ def a_bucket(keys: int, garbage: int, shards: int) -> GeneratedStore:
     return store
 
 
-def a_process(store: GeneratedStore) -> Handles:
+def a_process(store: GeneratedStore) -> ClusterHandles:
     return memory_cluster(store, seed=1, bootstrap=False)
 
 
-def run_sweep(cluster: Handles, *, dry_run: bool) -> SweepResult:
+def run_sweep(cluster: ClusterHandles, *, dry_run: bool) -> SweepResult:
     """What `l0gc sweep` does."""
     with recorded_attempt(cluster, "sweep", dry_run=dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())

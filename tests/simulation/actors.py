@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from l0gc.errors import L0gcError
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.placement import in_turn
@@ -89,7 +89,7 @@ def shape_of(world: World, topic: str) -> Shape:
     return world.weather.shapes[TOPICS.index(topic) if topic in TOPICS else 0]
 
 
-def found_topic(world: World, cluster: Handles, name: str) -> Topic:
+def found_topic(world: World, cluster: ClusterHandles, name: str) -> Topic:
     """The topic, created if there is none."""
     shape = shape_of(world, name)
     return create_topic(cluster, name, shape.partitions, shape.journals)
@@ -138,7 +138,7 @@ class _Asked(Future[B]):
 
 def upload(
     world: World,
-    cluster: Handles,
+    cluster: ClusterHandles,
     topic: str,
     lines: list[bytes],
     input_id: str = "",
@@ -229,7 +229,7 @@ def uploader(world: World, process: Process, cache_s: float) -> None:
             check_fences(world, cluster)
 
 
-def check_fences(world: World, cluster: Handles) -> None:
+def check_fences(world: World, cluster: ClusterHandles) -> None:
     """With no append under way, a fence refuses nothing that the log would take."""
     for handle in cluster._journals.values():
         shadow = world.watch.shadow(handle.journal)

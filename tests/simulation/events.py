@@ -8,7 +8,7 @@ from functools import partial
 
 from l0gc.errors import UsageError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.state import ControllerState, Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
@@ -263,7 +263,7 @@ def recover(world: World) -> None:
             actors.found_topic(world, cluster, name)
 
 
-def _given_twice(world: World, cluster: Handles) -> list[Topic]:
+def _given_twice(world: World, cluster: ClusterHandles) -> list[Topic]:
     """The topics that are listed and take no data: they were deleted before, or another one has their revision in a journal.
 
     The documents say to delete them. An operator who creates a topic on an old controller log, and deletes it, closes its

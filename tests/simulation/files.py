@@ -14,7 +14,7 @@ from pathlib import Path
 from l0gc.errors import L0gcError, NotFoundError
 from l0gc.operations import Upload
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.uploader import open_upload
 from tests.simulation.actors import Batched, Body, Finished, Job, acknowledge
@@ -48,7 +48,7 @@ def producer(world: World, jobs: list[Job], finished: Finished) -> Body:
     return of
 
 
-def upload_file(world: World, process: Process, cluster: Handles, job: Job) -> Topic:
+def upload_file(world: World, process: Process, cluster: ClusterHandles, job: Job) -> Topic:
     """Upload a job's input from the file of its process, and report to the watch what was acknowledged."""
     path = Path(world.scratch) / process.name
     path.write_bytes(b"".join(line + b"\n" for line in job.lines))

@@ -19,7 +19,7 @@ from unittest import mock
 
 import l0gc.streamlog.garbage
 from l0gc.storage.objectstore import DeleteFailure
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.housekeep import housekeep
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Holds:
         return [DeleteFailure(key, "AccessDenied", "a legal hold") for key in held]
 
 
-def a_deleter_dies(world: World, cluster: Handles) -> None:
+def a_deleter_dies(world: World, cluster: ClusterHandles) -> None:
     """A topic is deleted in the controller's log and closed in no journal; thousands of epochs later somebody housekeeps."""
     topics = sorted(world.watch.controller.topics)
     if world.holds.deleter_dies and topics:

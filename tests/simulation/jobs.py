@@ -13,7 +13,7 @@ from l0gc.errors import L0gcError, StoreError
 from l0gc.keys import JOURNALS
 from l0gc.operations import Sweep, Vacuum
 from l0gc.storage.workers import LocalWorkers, Stage
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN, RetentionSettings
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
@@ -45,10 +45,10 @@ Rounds = list[tuple[Round, WrittenL1]]
 """Rounds of reconcilers whose L1 objects are durable; each may be committed any number of times, by whomever."""
 
 
-class _Repeating(LocalWorkers[Handles]):
+class _Repeating(LocalWorkers[ClusterHandles]):
     """Some commits are done a second time, as Spark does a task whose answer was lost; others may do each of them, too."""
 
-    def __init__(self, world: World, cluster: Handles, rounds: Rounds) -> None:
+    def __init__(self, world: World, cluster: ClusterHandles, rounds: Rounds) -> None:
         super().__init__(cluster)
         self._cluster, self._world, self._rounds = cluster, world, rounds
         self.done: list[Round] = []
@@ -65,7 +65,7 @@ class _Repeating(LocalWorkers[Handles]):
         return list(done.values())
 
 
-def commit_again(world: World, cluster: Handles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
+def commit_again(world: World, cluster: ClusterHandles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
     """Commit a round that somebody may have committed before: it counts what has landed, if anything still shows that."""
     before = _what_landed(world, r, written)
     done = commit_round(cluster, r, written)
@@ -218,7 +218,7 @@ def vacuumer(world: World, process: Process) -> None:
     vacuum(world.cluster(process), grace_ms, world.random.choice([1_000, 60_000]))
 
 
-def vacuum(cluster: Handles, grace_ms: int, orphan_age_ms: int) -> None:
+def vacuum(cluster: ClusterHandles, grace_ms: int, orphan_age_ms: int) -> None:
     options = Vacuum(l1_grace_s=grace_ms / 1000, orphan_age_s=orphan_age_ms / 1000)
     VacuumRun(cluster, options).run(JournalGarbage(cluster))
 
@@ -234,14 +234,14 @@ def topic_keeper(world: World, process: Process) -> None:
         found_topic(world, cluster, name)
 
 
-class _Executors(LocalWorkers[Handles]):
+class _Executors(LocalWorkers[ClusterHandles]):
     """Spark without Spark: it takes its time between its tasks."""
 
-    def __init__(self, world: World, cluster: Handles) -> None:
+    def __init__(self, world: World, cluster: ClusterHandles) -> None:
         super().__init__(cluster, 2)
         self._world = world
 
-    def map(self, work: Callable[[Handles, A], B], parts: Sequence[A]) -> list[B]:
+    def map(self, work: Callable[[ClusterHandles, A], B], parts: Sequence[A]) -> list[B]:
         done: list[B] = []
         for part in parts:
             if self._world.thread is not None and not done:
@@ -271,7 +271,7 @@ def watermark_job(world: World, process: Process) -> None:
     compute_watermark(world, world.cluster(process))
 
 
-def compute_watermark(world: World, cluster: Handles, *, accept_lost: bool = False) -> int:
+def compute_watermark(world: World, cluster: ClusterHandles, *, accept_lost: bool = False) -> int:
     """M, computed and published by the pipeline that the command runs."""
     executors = _Executors(world, cluster)
     listing = partial(read_listing, executors, first_pages=2)
@@ -288,7 +288,7 @@ def sweeper(world: World, process: Process) -> None:
     sweep(world.cluster(process), min_age_ms, thread.grace_ms)
 
 
-def sweep(cluster: Handles, min_age_ms: int = 0, grace_ms: int = 0) -> int:
+def sweep(cluster: ClusterHandles, min_age_ms: int = 0, grace_ms: int = 0) -> int:
     """How many objects went."""
     return SweepRun(cluster, Sweep(min_age_s=min_age_ms / 1000, grace_s=grace_ms / 1000)).run(2).deleted
 
@@ -299,7 +299,7 @@ def cron(world: World, process: Process) -> None:
     run_all(world, world.cluster(process))
 
 
-def run_all(world: World, cluster: Handles) -> None:
+def run_all(world: World, cluster: ClusterHandles) -> None:
     """Reconcile, close every window, compute M, sweep."""
     reconcile(cluster)
     housekeep(cluster, barrier=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from l0gc.errors import L0gcError
 from l0gc.keys import JOURNALS
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.topic import Extent
@@ -85,7 +85,7 @@ def loser(world: World, process: Process) -> None:
         losses.withheld.clear()
 
 
-def give_all_up(world: World, cluster: Handles) -> None:
+def give_all_up(world: World, cluster: ClusterHandles) -> None:
     """Give up all that is lost, and lift the rest; nothing fails any more.
 
     Each round ends at least the first extent that waits in each partition. Raises `Violation` after one that ends none.
@@ -127,12 +127,12 @@ def _lose(world: World, losses: Losses, key: str) -> None:
     world.note(f"{key} is lost")
 
 
-def _give_up(cluster: Handles, h: Held) -> None:
+def _give_up(cluster: ClusterHandles, h: Held) -> None:
     place = h.topic.name, h.extent.partition
     give_up(cluster, "operator", topic=place[0], partition=place[1], offsets=(h.first, h.extent.last_offset))
 
 
-def _try(world: World, cluster: Handles, h: Held) -> None:
+def _try(world: World, cluster: ClusterHandles, h: Held) -> None:
     try:
         if world.random.random() < 0.5:
             give_up(cluster, "operator", objects=[h.extent.key])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from l0gc.errors import CorruptObjectError, StoreError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -38,7 +38,7 @@ def pinner(world: World, process: Process) -> None:
         cluster.controller.delete_pin(name, pin.revision)
 
 
-def _replay(world: World, cluster: Handles, pin: Pin, live: set[str]) -> None:
+def _replay(world: World, cluster: ClusterHandles, pin: Pin, live: set[str]) -> None:
     """A replay as of a pin finds all that it names, while the pin lives."""
     misreads = world.answers.misreads
     for journal, as_of in pin.ends or ():
@@ -64,7 +64,7 @@ def _replay(world: World, cluster: Handles, pin: Pin, live: set[str]) -> None:
             )
 
 
-def in_the_quiet(world: World, cluster: Handles) -> None:
+def in_the_quiet(world: World, cluster: ClusterHandles) -> None:
     """Nothing fails, and a pin lives while all goes on that lets something go; who deletes then knows the pin."""
     if not world.weather.pins:
         return

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from l0gc.errors import CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError, StoreError
 from l0gc.operations import Read
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.reader import read_topic
 from tests.simulation.actors import repeated
@@ -40,7 +40,7 @@ def _beyond(world: World, topic: Topic, partition: int, offset: int, at_most: in
     return offset
 
 
-def check_topic(world: World, cluster: Handles, topic: Topic, *, complete: bool) -> dict[int, list[bytes]]:
+def check_topic(world: World, cluster: ClusterHandles, topic: Topic, *, complete: bool) -> dict[int, list[bytes]]:
     """Read a topic, and hold it against what was acknowledged before the reading began."""
     acknowledged = {p: dict(world.watch.acknowledged.get((topic.topic_id, p), {})) for p in range(topic.partitions)}
     starts = [world.watch.log_start(topic, p) for p in range(topic.partitions)]

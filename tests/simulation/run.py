@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from l0gc.errors import L0gcError, NotFoundError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.expire import expire
 from l0gc.streamlog.level_one.reconcile import reconcile
@@ -195,7 +195,7 @@ def _drain(world: World, survivors: list[Process]) -> int:
     return swept
 
 
-def _uploads(world: World, process: Process, cluster: Handles, topic: str) -> None:
+def _uploads(world: World, process: Process, cluster: ClusterHandles, topic: str) -> None:
     for _ in range(RETRIES):
         try:
             actors.upload(world, cluster, topic, actors.new_lines(world, process.name))

@@ -24,7 +24,7 @@ from dataclasses import replace
 from l0gc.errors import L0gcError, SetBackError, UsageError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.entry import Place
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.expire import expire
@@ -43,7 +43,7 @@ from tests.simulation.weather import DAY_MS, HOUR_MS, NOTHING, Faults, Weather
 from tests.simulation.world import LATEST_MS, Process, World
 from tests.support.merge import merge
 
-Command = Callable[[World, Process, Handles], object]
+Command = Callable[[World, Process, ClusterHandles], object]
 REFUSED = "commands refused because a journal was set back"
 ACCEPTED = "journals that an operator accepted as they were"
 FOR_GOOD = "newest logs that are gone for good"
@@ -115,7 +115,7 @@ def _a_day(world: World) -> None:
     """What a copy names is lifted, merged, expired, swept, deleted, in any order."""
     world.clock.ms += world.random.choice([HOUR_MS, 12 * HOUR_MS, 2 * DAY_MS])
     world.cluster().controller.tick_if_due()
-    doings: list[Callable[[Handles], object]] = [
+    doings: list[Callable[[ClusterHandles], object]] = [
         housekeep,
         reconcile,
         lambda c: merge(c, rule=MergeRule(1 << 30, 2)),
@@ -134,12 +134,12 @@ def _a_day(world: World) -> None:
         do(world.cluster())
 
 
-def _upload(world: World, cluster: Handles) -> None:
+def _upload(world: World, cluster: ClusterHandles) -> None:
     for name in sorted(world.watch.controller.topics):
         actors.upload(world, cluster, name, actors.new_lines(world, "day"))
 
 
-def _other_topics(world: World, cluster: Handles) -> None:
+def _other_topics(world: World, cluster: ClusterHandles) -> None:
     name = world.random.choice(actors.TOPICS)
     if name in world.watch.controller.topics:
         delete_topic(cluster, name)
@@ -147,7 +147,7 @@ def _other_topics(world: World, cluster: Handles) -> None:
         actors.found_topic(world, cluster, name)
 
 
-def _delete_records(world: World, cluster: Handles) -> None:
+def _delete_records(world: World, cluster: ClusterHandles) -> None:
     topics = cluster.controller.snapshot().topics
     if topics:
         delete_records(cluster, world.random.choice(sorted(topics)), before_offset=HIGH_WATERMARK)
@@ -156,9 +156,9 @@ def _delete_records(world: World, cluster: Handles) -> None:
 # -- everybody tries ------------------------------------------------------------------------------------------------------
 
 
-def _gc(world: World, process: Process, cluster: Handles) -> None:
+def _gc(world: World, process: Process, cluster: ClusterHandles) -> None:
     """The steps of `l0gc gc`, with ages as they are by default. What fails keeps no later one from running."""
-    steps: list[Callable[[Handles], object]] = [
+    steps: list[Callable[[ClusterHandles], object]] = [
         housekeep,
         reconcile,
         merge,
@@ -174,13 +174,13 @@ def _gc(world: World, process: Process, cluster: Handles) -> None:
             _count(world, e)
 
 
-def _produce(world: World, process: Process, cluster: Handles) -> None:
+def _produce(world: World, process: Process, cluster: ClusterHandles) -> None:
     lines = actors.new_lines(world, process.name)
     session = begin_run(cluster, f"name of {process.name}")
     actors.upload(world, cluster, world.random.choice(actors.TOPICS), lines, lines[0].decode(), session)
 
 
-def _upload_anywhere(world: World, process: Process, cluster: Handles) -> None:
+def _upload_anywhere(world: World, process: Process, cluster: ClusterHandles) -> None:
     actors.upload(world, cluster, world.random.choice(actors.TOPICS), actors.new_lines(world, process.name))
 
 

@@ -18,7 +18,7 @@ from l0gc.errors import BatchMismatchError, NotFoundError
 from l0gc.integrations.spark.sink import BatchId, commit
 from l0gc.integrations.spark.stage import Stager
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.landing import WrittenObject
 from tests.simulation.actors import TOPICS, repeated
@@ -85,7 +85,7 @@ def sink(world: World, process: Process, queries: list[Query]) -> None:
         query.older = checkpoint.copy()
 
 
-def _query(world: World, cluster: Handles, queries: list[Query], driver: str) -> Query:
+def _query(world: World, cluster: ClusterHandles, queries: list[Query], driver: str) -> Query:
     """The newest query, if its topic is still there; else another one."""
     topics = cluster.controller.snapshot().topics
     if queries and not queries[-1].stopped:
@@ -114,7 +114,7 @@ def _go_back(world: World, query: Query) -> None:
 
 
 def _staged(
-    world: World, cluster: Handles, topic: Topic, rows: Sequence[bytes], first: int, number: int
+    world: World, cluster: ClusterHandles, topic: Topic, rows: Sequence[bytes], first: int, number: int
 ) -> list[WrittenObject]:
     """What the tasks of a micro-batch write, however it is cut. A row in three names its partition, one has a key."""
     staged: list[WrittenObject] = []

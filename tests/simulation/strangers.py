@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from l0gc.errors import ClusterMismatchError, L0gcError, StoreError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic, ObjectExtents
@@ -135,7 +135,7 @@ def bungler(world: World, process: Process) -> None:
     commit_too_little(world, cluster, topic, partition)
 
 
-def commit_too_little(world: World, cluster: Handles, topic: Topic, partition: int) -> None:
+def commit_too_little(world: World, cluster: ClusterHandles, topic: Topic, partition: int) -> None:
     """Commit the first record of a partition's oldest object alone, with an L1 object that nobody wrote."""
     handle = cluster.journal(topic.journal_of(partition))
     state = handle.catch_up()

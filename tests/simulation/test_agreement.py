@@ -7,7 +7,7 @@ import random
 import pytest
 
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from tests.support.journal import journal_of, of_topic
 from tests.support.memory_store import MemoryStore
@@ -24,7 +24,7 @@ def test_every_reader_assigns_the_same_offsets(late_ms: int) -> None:
         if n == 1:
             handle.replica.write_checkpoint()
     store.clock.ms += late_ms
-    reader = Handles(store, Runtime(store.clock, random.Random(5))).journal(handle.journal)
+    reader = ClusterHandles(store, Runtime(store.clock, random.Random(5))).journal(handle.journal)
     assert JournalMachine(0).encode(reader.catch_up()) == JournalMachine(0).encode(handle.state)
     landed = [(e.key, e.base_offset) for e in reader.state.topic(topic.revision).extents(0)]
     assert landed == [(f"object-{n}-{i}", 6 * n + i * (i + 1) // 2) for n in range(4) for i in range(3)]

@@ -18,7 +18,7 @@ from greenlet import getcurrent, greenlet
 
 from l0gc.errors import AmbiguousWriteError, PreconditionFailedError, RequestRefusedError, StoreError, ThrottledError
 from l0gc.runtime import Clock, Runtime
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.simulation.answers import Answers
 from tests.simulation.holds import Holds
 from tests.simulation.interrupting import INTERRUPTED, Interrupts
@@ -64,10 +64,10 @@ class Process:
     skew_ms: int
     generation: int = 0
     in_flight: int = 0
-    kept: Handles | None = None
+    kept: ClusterHandles | None = None
     recovers: bool = False
     suspended_ms: int = 0
-    last: Handles | None = None
+    last: ClusterHandles | None = None
     interrupted: bool = False
 
     def crash(self) -> None:
@@ -404,13 +404,13 @@ class World:
 
     def cluster(
         self, process: Process | None = None, *, epoch_cache_s: float = 10.0, cluster_id: str | None = None
-    ) -> Handles:
+    ) -> ClusterHandles:
         """The handles of a new process, or of the operator's."""
         if process is not None and process.interrupted and process.last is not None and cluster_id is None:
             process.interrupted = False
             return process.last
         runtime = Runtime(ProcessClock(self, process or self._quiet), random.Random(self.random.getrandbits(64)))
-        made = Handles(
+        made = ClusterHandles(
             self.store,
             runtime,
             expected_cluster_id=cluster_id,

@@ -32,7 +32,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import ENABLED, OFF, SUSPENDED, VersionedKey, VersionPage
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.memory_store import publish_m
 
 M = 3
@@ -61,12 +61,12 @@ def set_versioning(store: S3Store, status: str) -> None:
     )
 
 
-def a_cluster(store: S3Store, versioning: str = "", objects: int = 2) -> Handles:
+def a_cluster(store: S3Store, versioning: str = "", objects: int = 2) -> ClusterHandles:
     """A bucket with a cluster at epoch 5, with objects at every epoch of its two shards, M = 3."""
     store.create_bucket()
     if versioning:
         set_versioning(store, versioning)
-    cluster = Handles(store, Runtime(random=random.Random(1)))
+    cluster = ClusterHandles(store, Runtime(random=random.Random(1)))
     cluster.controller.bootstrap(shards=2)
     for _ in range(EPOCHS):
         cluster.controller.advance()
@@ -337,7 +337,7 @@ def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> No
     assert str(back.problem) == f"{swept.deleted} objects of run {swept.run_id} did not come back"
 
 
-def swept_and_taken_back(store: S3Store) -> tuple[Handles, SweepResult]:
+def swept_and_taken_back(store: S3Store) -> tuple[ClusterHandles, SweepResult]:
     """A versioned bucket whose garbage is back; the run is named so that later ones sort after it."""
     cluster = a_cluster(store, "Enabled")
     first = SweepRun(cluster, run_id="20260101T000000Z-0123abcd").run(1)

@@ -8,7 +8,7 @@ import pytest
 from l0gc.errors import EpochRegressionError, StoreError, StoreUnreachableError
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -20,11 +20,11 @@ from tests.support.journal import of_topic, reconciled
 from tests.support.memory_store import another_process, copy_of, failing, memory_cluster, put_back, store_of
 
 
-def m_of(cluster: Handles, *, dry_run: bool = False) -> WatermarkResult:
+def m_of(cluster: ClusterHandles, *, dry_run: bool = False) -> WatermarkResult:
     return run_pipeline(cluster, JournalSource(cluster), dry_run=dry_run)
 
 
-def land(cluster: Handles, topic: Topic, records: dict[int, int], epoch: int | None = None) -> JournalHandle:
+def land(cluster: ClusterHandles, topic: Topic, records: dict[int, int], epoch: int | None = None) -> JournalHandle:
     """An object at the cluster epoch, or an older one, in the journal of its first partition."""
     journal = cluster.journal(topic.journal_of(min(records)))
     at = cluster.identity().cluster_epoch if epoch is None else epoch
@@ -32,13 +32,13 @@ def land(cluster: Handles, topic: Topic, records: dict[int, int], epoch: int | N
     return journal
 
 
-def tick(cluster: Handles, times: int = 1) -> int:
+def tick(cluster: ClusterHandles, times: int = 1) -> int:
     for _ in range(times):
         epoch = cluster.controller.advance()
     return epoch
 
 
-def slide(cluster: Handles, *topics: Topic) -> int:
+def slide(cluster: ClusterHandles, *topics: Topic) -> int:
     """Advance the epoch, and the windows of these topics' journals, twice."""
     for _ in range(2):
         epoch = tick(cluster)
@@ -47,7 +47,7 @@ def slide(cluster: Handles, *topics: Topic) -> int:
     return epoch
 
 
-def damage(cluster: Handles, journal: int) -> None:
+def damage(cluster: ClusterHandles, journal: int) -> None:
     """An entry that nobody can read is what a journal begins with."""
     store_of(cluster).put(f"{journal_log(journal)}log/{0:020}", b"damaged")
 
@@ -221,13 +221,13 @@ def test_an_unused_unreadable_journal_holds_m_in_place() -> None:
 # -- a controller log that went back --------------------------------------------------------------------------------------
 
 
-def restored(cluster: Handles, before: dict[str, bytes]) -> Handles:
+def restored(cluster: ClusterHandles, before: dict[str, bytes]) -> ClusterHandles:
     """Another process, after the controller log was put back to what it was."""
     put_back(store_of(cluster), CONTROLLER_LOG, before)
     return another_process(cluster)
 
 
-def controller_log(cluster: Handles) -> dict[str, bytes]:
+def controller_log(cluster: ClusterHandles) -> dict[str, bytes]:
     return copy_of(store_of(cluster), CONTROLLER_LOG)
 
 
@@ -293,7 +293,7 @@ def test_a_topic_changed_meanwhile_does_not_indicate_an_old_backup() -> None:
     land(cluster, old, {0: 1})
     other = memory_cluster(store_of(cluster), seed=2, bootstrap=False)
 
-    class Meanwhile(LocalWorkers[Handles]):
+    class Meanwhile(LocalWorkers[ClusterHandles]):
         def map(self, work, items):  # type: ignore[no-untyped-def]
             new, _ = other.controller.create_topic("new", 1)
             land(other, new, {0: 1})

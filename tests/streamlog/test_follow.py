@@ -12,7 +12,7 @@ import pytest
 
 from l0gc.errors import NotFoundError, OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.operations import Read
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.follow import Follower
 from l0gc.streamlog.topics import delete_topic
@@ -34,7 +34,7 @@ class Looks:
             self.stop.set()
 
 
-def follow(cluster: Handles, looks: Looks | None = None, interval_s: float = 1, **wanted: Any) -> Follower:
+def follow(cluster: ClusterHandles, looks: Looks | None = None, interval_s: float = 1, **wanted: Any) -> Follower:
     looks = looks or Looks()
     topic = cluster.controller.snapshot().topic("events")
     return Follower(cluster, topic, Read(**wanted), interval_s=interval_s, caught_up=looks, stop=looks.stop)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l0gc.errors import EpochRegressionError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.topics import close_unknown_topics
 from l0gc.watermark.pipeline import run_pipeline
@@ -13,11 +13,11 @@ from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put
 from tests.support.reconcile import put
 
 
-def compute(cluster: Handles) -> int:
+def compute(cluster: ClusterHandles) -> int:
     return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
-def restored() -> Handles:
+def restored() -> ClusterHandles:
     """A cluster whose controller log went back to before a topic that has records; an M was published meanwhile."""
     store = MemoryStore()
     cluster = memory_cluster(store)

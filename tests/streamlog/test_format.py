@@ -19,13 +19,13 @@ from l0gc.errors import (
 from l0gc.keys import CONTROLLER_LOG, FORMAT
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import seal, unseal
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.format import VERSION, Format, check_format, encode_format, remember_etags, write_format
 from tests.support.memory_store import MemoryStore, TakesPlainEtags, failing, lose_reply, memory_cluster, once
 
 
-def process_on(store: MemoryStore) -> Handles:
-    return Handles(store, Runtime(store.clock, random.Random(9)))
+def process_on(store: MemoryStore) -> ClusterHandles:
+    return ClusterHandles(store, Runtime(store.clock, random.Random(9)))
 
 
 def contents(store: MemoryStore) -> dict[str, bytes]:
@@ -41,7 +41,7 @@ def with_format(**changes: object) -> MemoryStore:
     return store
 
 
-COMMANDS: dict[str, Callable[[Handles], object]] = {
+COMMANDS: dict[str, Callable[[ClusterHandles], object]] = {
     "snapshot": lambda c: c.controller.snapshot(),
     "epoch": lambda c: c.controller.epoch(),
     "layout": lambda c: c.controller.layout(),

@@ -15,7 +15,7 @@ from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, parse
 from l0gc.operations import HOUR_S, Vacuum
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog import topics
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.garbage_facts import read_facts
 from l0gc.streamlog.journal import edits
@@ -66,7 +66,7 @@ class World:
     def l1(self, prefix: str = "level_one/") -> set[str]:
         return {k for k in self.store.objects if k.startswith(prefix)}
 
-    def vacuum(self, options: Vacuum = NOW, cluster: Handles | None = None) -> VacuumResult:
+    def vacuum(self, options: Vacuum = NOW, cluster: ClusterHandles | None = None) -> VacuumResult:
         return vacuum(cluster or self.cluster, options)
 
     def whole(self) -> None:
@@ -214,7 +214,7 @@ def test_keys_say_what_they_were_made_of(partition: int) -> None:
     assert parse_level_one(level_one(p, 3, 4, 5, UUID)) == ("a.b-7", 12, partition, 3, 4, 5, UUID, -1)
 
 
-def closed_as_unknown(w: World) -> tuple[Handles, int, int, set[str]]:
+def closed_as_unknown(w: World) -> tuple[ClusterHandles, int, int, set[str]]:
     """A controller log that was set back, and a topic that it does not know, closed: its journal, revision and objects."""
     w.lift()
     backup = copy_of(w.store, CONTROLLER_LOG)

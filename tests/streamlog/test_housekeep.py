@@ -16,7 +16,7 @@ from l0gc.errors import (
 )
 from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.replica import CHECKPOINT_EVERY
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.admission import EpochWindow
@@ -38,36 +38,36 @@ INTERVAL_MS = 600_000
 
 
 @pytest.fixture
-def cluster() -> Handles:
+def cluster() -> ClusterHandles:
     """A topic of four partitions in two journals."""
     return topic_in_memory(4, 2)
 
 
-def events(cluster: Handles) -> Topic:
+def events(cluster: ClusterHandles) -> Topic:
     return cluster.controller.snapshot().topic("events")
 
 
-def an_object(cluster: Handles, epoch: int, number: int = 0) -> ObjectExtents:
+def an_object(cluster: ClusterHandles, epoch: int, number: int = 0) -> ObjectExtents:
     """With two records for the first partition, which lies in journal 0."""
     return of_topic(events(cluster), epoch, {0: 2}, key=cluster.controller.layout().format(0, epoch, f"{number:036x}"))
 
 
-def put(cluster: Handles, epoch: int | None = None) -> None:
+def put(cluster: ClusterHandles, epoch: int | None = None) -> None:
     appended = cluster.journal(0).append([an_object(cluster, epoch or cluster.controller.snapshot().epoch)])
     assert appended.error is None
 
 
-def reconcile(cluster: Handles) -> None:
+def reconcile(cluster: ClusterHandles) -> None:
     handle, revision = cluster.journal(0), events(cluster).revision
     last = handle.catch_up().topic(revision).view(0).next_offset - 1
     assert handle.land(reconciled(handle.state, {0: last}, revision=revision)).refused == {}
 
 
-def windows(cluster: Handles) -> list[EpochWindow]:
+def windows(cluster: ClusterHandles) -> list[EpochWindow]:
     return [cluster.journal(j).catch_up().window for j in events(cluster).journals]
 
 
-def m(cluster: Handles) -> int:
+def m(cluster: ClusterHandles) -> int:
     """The lowest M(p) of all partitions."""
     runs = events(cluster).runs()
     return min(
@@ -76,11 +76,11 @@ def m(cluster: Handles) -> int:
     )
 
 
-def pass_interval(cluster: Handles) -> None:
+def pass_interval(cluster: ClusterHandles) -> None:
     store_of(cluster).clock.ms += INTERVAL_MS
 
 
-def deleted_and_another(cluster: Handles) -> None:
+def deleted_and_another(cluster: ClusterHandles) -> None:
     """The topic has records, and is deleted; there is another one; an interval has passed."""
     put(cluster)
     cluster.controller.delete_topic("events")
@@ -88,7 +88,7 @@ def deleted_and_another(cluster: Handles) -> None:
     pass_interval(cluster)
 
 
-def damage(cluster: Handles, journal: int, body: bytes = b"{}") -> str:
+def damage(cluster: ClusterHandles, journal: int, body: bytes = b"{}") -> str:
     """Spoil the last entry of a journal."""
     key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(journal) + "log/"))
     store_of(cluster).objects[key].body = body
@@ -98,7 +98,7 @@ def damage(cluster: Handles, journal: int, body: bytes = b"{}") -> str:
 # -- the epoch and the windows -----------------------------------------------------------------------------------------
 
 
-def test_m_follows_the_epoch_through_idle_journals(cluster: Handles) -> None:
+def test_m_follows_the_epoch_through_idle_journals(cluster: ClusterHandles) -> None:
     epochs = []
     for n in range(4):
         pass_interval(cluster)
@@ -120,7 +120,7 @@ def test_a_journal_that_no_topic_uses_is_left_alone() -> None:
     assert used == {"0000"}
 
 
-def test_before_the_interval_is_over_nothing_ticks_and_nothing_is_appended(cluster: Handles) -> None:
+def test_before_the_interval_is_over_nothing_ticks_and_nothing_is_appended(cluster: ClusterHandles) -> None:
     pass_interval(cluster)
     housekeep(cluster)
     objects = set(store_of(cluster).objects)
@@ -130,7 +130,7 @@ def test_before_the_interval_is_over_nothing_ticks_and_nothing_is_appended(clust
     assert set(store_of(cluster).objects) == objects
 
 
-def test_a_barrier_ticks_in_any_case_and_closes_every_window(cluster: Handles) -> None:
+def test_a_barrier_ticks_in_any_case_and_closes_every_window(cluster: ClusterHandles) -> None:
     put(cluster)
     reconcile(cluster)
     result = housekeep(another_process(cluster), barrier=True)
@@ -139,14 +139,14 @@ def test_a_barrier_ticks_in_any_case_and_closes_every_window(cluster: Handles) -
     assert m(cluster) == 1  # all that was uploaded before can go
 
 
-def test_a_barrier_frees_nothing_that_is_unreconciled(cluster: Handles) -> None:
+def test_a_barrier_frees_nothing_that_is_unreconciled(cluster: ClusterHandles) -> None:
     put(cluster)
     for _ in range(3):
         housekeep(cluster, barrier=True)
     assert m(cluster) == 0
 
 
-def test_a_straggler_after_a_barrier_is_refused(cluster: Handles) -> None:
+def test_a_straggler_after_a_barrier_is_refused(cluster: ClusterHandles) -> None:
     put(cluster)
     housekeep(another_process(cluster), barrier=True)
     late = cluster.journal(0).append([an_object(cluster, 1, number=1)])
@@ -170,7 +170,7 @@ def test_what_a_writers_own_checkpoint_covers_is_truncated() -> None:
     assert len({JournalMachine(0).encode(state) for state in states}) == 1
 
 
-def test_what_is_truncated_is_in_a_checkpoint(cluster: Handles) -> None:
+def test_what_is_truncated_is_in_a_checkpoint(cluster: ClusterHandles) -> None:
     for n in range(8):
         put(cluster, n + 1)
         pass_interval(cluster)
@@ -184,7 +184,7 @@ def test_what_is_truncated_is_in_a_checkpoint(cluster: Handles) -> None:
         assert len([k for k in store_of(cluster).objects if k.startswith(f"{folder}checkpoint/")]) == 2
 
 
-def test_a_short_log_is_left_as_it_is(cluster: Handles) -> None:
+def test_a_short_log_is_left_as_it_is(cluster: ClusterHandles) -> None:
     put(cluster)
     assert housekeep(cluster).checkpoints == 0
     assert not [k for k in store_of(cluster).objects if "/checkpoint/" in k]
@@ -193,7 +193,7 @@ def test_a_short_log_is_left_as_it_is(cluster: Handles) -> None:
 # -- what is broken, what is gone --------------------------------------------------------------------------------------
 
 
-def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move(cluster: Handles) -> None:
+def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move(cluster: ClusterHandles) -> None:
     pass_interval(cluster)
     housekeep(cluster)
     key = damage(cluster, 1)
@@ -211,7 +211,7 @@ def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move(cluster: H
 
 
 @pytest.mark.parametrize("kind", ["put_if_absent", "get", "list"])
-def test_a_refused_journal_is_named_and_housekeeping_continues(cluster: Handles, kind: str) -> None:
+def test_a_refused_journal_is_named_and_housekeeping_continues(cluster: ClusterHandles, kind: str) -> None:
     """Issue 12.9."""
     pass_interval(cluster)
     process = another_process(cluster)
@@ -221,7 +221,7 @@ def test_a_refused_journal_is_named_and_housekeeping_continues(cluster: Handles,
     assert [(b.journal, b.error) for b in result.broken] == [(1, "not now")]
 
 
-def test_a_refused_tick_is_named_and_journals_follow_the_epoch(cluster: Handles) -> None:
+def test_a_refused_tick_is_named_and_journals_follow_the_epoch(cluster: ClusterHandles) -> None:
     """Issue 12.9."""
     cluster.controller.advance()
     pass_interval(cluster)
@@ -231,7 +231,7 @@ def test_a_refused_tick_is_named_and_journals_follow_the_epoch(cluster: Handles)
     assert [(b.journal, b.log) for b in result.broken] == [(None, "the controller's log")]
 
 
-def test_an_unclosable_topic_does_not_stop_housekeeping(cluster: Handles) -> None:
+def test_an_unclosable_topic_does_not_stop_housekeeping(cluster: ClusterHandles) -> None:
     """Issue 12.9."""
     deleted_and_another(cluster)
     taken: list[str] = []
@@ -251,7 +251,7 @@ def test_an_unclosable_topic_does_not_stop_housekeeping(cluster: Handles) -> Non
 
 
 def test_a_journal_unreadable_after_its_advance_does_not_stop_housekeeping(
-    cluster: Handles,
+    cluster: ClusterHandles,
 ) -> None:
     """Whether a deleted topic is closed there takes another read, which may fail, too."""
     deleted_and_another(cluster)
@@ -275,7 +275,7 @@ def refusing(which: Callable[[Call], bool]) -> Callable[[Call], None]:
     return fault
 
 
-def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it(cluster: Handles) -> None:
+def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it(cluster: ClusterHandles) -> None:
     revision = events(cluster).revision
     cluster.controller.delete_topic("events")  # and the deleter crashed
     cluster.controller.create_topic("events", 1)
@@ -286,7 +286,7 @@ def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it(cluster: Ha
     assert not process.journal(0).catch_up().closed(events(cluster).revision)  # its namesake
 
 
-def test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed(cluster: Handles) -> None:
+def test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed(cluster: ClusterHandles) -> None:
     """Hazard 6."""
     put(cluster)
     revision = events(cluster).revision
@@ -312,7 +312,7 @@ def test_all_deleted_topics_of_a_journal_are_closed_by_one_entry() -> None:
     assert store_of(cluster).requests.total() <= 12 * 2 + 20
 
 
-def test_a_damaged_journal_of_a_deleted_topic_stops_nobody(cluster: Handles) -> None:
+def test_a_damaged_journal_of_a_deleted_topic_stops_nobody(cluster: ClusterHandles) -> None:
     put(cluster)
     key = damage(cluster, 0)
     gone = cluster.controller.delete_topic("events")
@@ -329,7 +329,7 @@ def test_a_damaged_journal_of_a_deleted_topic_stops_nobody(cluster: Handles) -> 
 # -- a controller log that went back (hazard 10) -----------------------------------------------------------------------
 
 
-def test_a_journal_above_the_cluster_epoch_is_named_and_left(cluster: Handles) -> None:
+def test_a_journal_above_the_cluster_epoch_is_named_and_left(cluster: ClusterHandles) -> None:
     for _ in range(3):
         pass_interval(cluster)
         housekeep(cluster)
@@ -349,7 +349,7 @@ def test_a_journal_above_the_cluster_epoch_is_named_and_left(cluster: Handles) -
 @pytest.mark.parametrize(("m", "epoch"), [(9, 9), (0, 9)])
 @pytest.mark.parametrize("ticks", [False, True])
 def test_where_what_is_published_is_above_the_epoch_nothing_is_written(
-    cluster: Handles, m: int, epoch: int, *, barrier: bool, ticks: bool
+    cluster: ClusterHandles, m: int, epoch: int, *, barrier: bool, ticks: bool
 ) -> None:
     """Issue 12.2."""
     publish_m(cluster, m, epoch)
@@ -404,7 +404,7 @@ def test_what_never_landed_is_in_no_checkpoint(lose: Callable[[JournalHandle, Ob
     assert truth.topic(1).totals() == without_checkpoints(cluster).journal(0).catch_up().topic(1).totals()
 
 
-def without_checkpoints(cluster: Handles) -> Handles:
+def without_checkpoints(cluster: ClusterHandles) -> ClusterHandles:
     copy = MemoryStore(store_of(cluster).clock)
     copy.objects = {k: o for k, o in store_of(cluster).objects.items() if "/checkpoint/" not in k}
     return memory_cluster(copy, seed=5, bootstrap=False)

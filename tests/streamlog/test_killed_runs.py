@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from l0gc.streamlog import topics
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.level_one.reconcile import reconcile
 from l0gc.streamlog.reader import read_topic
@@ -22,7 +22,7 @@ from tests.support.merge import merge
 from tests.support.reconcile import named
 from tests.support.vacuum import vacuum
 
-Work = Callable[[Handles], object]
+Work = Callable[[ClusterHandles], object]
 
 
 class KilledError(BaseException):
@@ -42,11 +42,11 @@ def scene() -> World:
     return w
 
 
-def merge_twice(cluster: Handles) -> object:
+def merge_twice(cluster: ClusterHandles) -> object:
     return merge(cluster), reconcile(cluster), merge(cluster)
 
 
-def a_process(w: World, seed: int) -> Handles:
+def a_process(w: World, seed: int) -> ClusterHandles:
     return memory_cluster(w.store, seed=seed, bootstrap=False)
 
 

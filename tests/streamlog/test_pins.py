@@ -22,7 +22,7 @@ from l0gc.errors import (
 from l0gc.inspect.overview_reader import read_journals
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log
 from l0gc.storage.parallel import CLOSED
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.entries import MAX_PIN_MS
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.epoch_source import JournalSource, journal_totals
@@ -56,15 +56,15 @@ from tests.support.wrong_dates import DAY_MS, MisdatedStore
 HOUR_MS = 3_600_000
 
 
-def compute(cluster: Handles, *, dry_run: bool = False) -> WatermarkResult:
+def compute(cluster: ClusterHandles, *, dry_run: bool = False) -> WatermarkResult:
     return run_pipeline(cluster, JournalSource(cluster), dry_run=dry_run)
 
 
-def published(cluster: Handles) -> int:
+def published(cluster: ClusterHandles) -> int:
     return watermark_of(read_published(cluster.store, cluster.identity().cluster_id)[0])
 
 
-def lifted(cluster: Handles, times: int = 1) -> None:
+def lifted(cluster: ClusterHandles, times: int = 1) -> None:
     """Upload and reconcile so many objects of each partition, an epoch each."""
     topic = cluster.controller.snapshot().topic("events")
     for n in range(times):
@@ -74,7 +74,7 @@ def lifted(cluster: Handles, times: int = 1) -> None:
     housekeep(cluster, barrier=True)
 
 
-def end(cluster: Handles, pin: Pin) -> None:
+def end(cluster: ClusterHandles, pin: Pin) -> None:
     """The pin ends by itself."""
     store_of(cluster).clock.ms = pin.end_ms
     cluster.controller.tick_if_due()
@@ -82,14 +82,14 @@ def end(cluster: Handles, pin: Pin) -> None:
 
 
 @pytest.fixture
-def cluster() -> Handles:
+def cluster() -> ClusterHandles:
     return topic_in_memory(2, 2)
 
 
 # -- M --------------------------------------------------------------------------------------------------------------------
 
 
-def test_m_stays_at_the_pin_until_it_ends(cluster: Handles) -> None:
+def test_m_stays_at_the_pin_until_it_ends(cluster: ClusterHandles) -> None:
     lifted(cluster)
     before = compute(cluster).watermark
     pin = create_pin(cluster, "backup", HOUR_MS, why="nightly")
@@ -104,7 +104,7 @@ def test_m_stays_at_the_pin_until_it_ends(cluster: Handles) -> None:
     assert compute(cluster).watermark > pin.watermark
 
 
-def test_a_topics_pin_holds_m_only_for_that_topic(cluster: Handles) -> None:
+def test_a_topics_pin_holds_m_only_for_that_topic(cluster: ClusterHandles) -> None:
     cluster.controller.create_topic("lagging", 1)
     put(cluster, "lagging", {0: [b"x"]})
     cluster.controller.advance()
@@ -132,7 +132,7 @@ def test_a_topics_pin_holds_m_only_for_that_topic(cluster: Handles) -> None:
     assert compute(cluster).watermark > pin.watermark
 
 
-def test_a_pin_of_a_topic_that_is_not_there_is_refused(cluster: Handles) -> None:
+def test_a_pin_of_a_topic_that_is_not_there_is_refused(cluster: ClusterHandles) -> None:
     revision = cluster.controller.snapshot().topic("events").revision
     delete_topic(cluster, "events")
     with pytest.raises(NotFoundError, match="is of a topic that was deleted, or never existed"):
@@ -140,7 +140,7 @@ def test_a_pin_of_a_topic_that_is_not_there_is_refused(cluster: Handles) -> None
     assert not cluster.controller.snapshot().pins
 
 
-def test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in(cluster: Handles) -> None:
+def test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in(cluster: ClusterHandles) -> None:
     cluster.controller.create_topic("gone", 1)
     gone = cluster.controller.snapshot().topic("gone").journals
     assert gone[0] not in cluster.controller.snapshot().topic("events").journals
@@ -151,7 +151,7 @@ def test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in(cluster:
     assert dict(pin.ends or ())[gone[0]] == cluster.journal(gone[0]).replica.end
 
 
-def test_whether_m_could_move_counts_what_pins_hold(cluster: Handles) -> None:
+def test_whether_m_could_move_counts_what_pins_hold(cluster: ClusterHandles) -> None:
     pin = create_pin(cluster, "backup", HOUR_MS)
     lifted(cluster, 3)
     assert journal_totals(cluster).lowest == pin.watermark
@@ -159,7 +159,7 @@ def test_whether_m_could_move_counts_what_pins_hold(cluster: Handles) -> None:
     assert (journal_totals(cluster).lowest or 0) > pin.watermark
 
 
-def test_a_level_one_pin_lets_m_move(cluster: Handles) -> None:
+def test_a_level_one_pin_lets_m_move(cluster: ClusterHandles) -> None:
     pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
     assert pin.watermark == NO_WATERMARK
     assert read_published(cluster.store, cluster.identity().cluster_id)[0] is None
@@ -167,7 +167,7 @@ def test_a_level_one_pin_lets_m_move(cluster: Handles) -> None:
     assert compute(cluster).watermark > pin.revision
 
 
-def test_a_pin_holds_the_possible_m_of_its_own_time(cluster: Handles) -> None:
+def test_a_pin_holds_the_possible_m_of_its_own_time(cluster: ClusterHandles) -> None:
     """Otherwise pins that overlap would hold M for ever."""
     compute(cluster)
     first = create_pin(cluster, "first", HOUR_MS)
@@ -179,7 +179,7 @@ def test_a_pin_holds_the_possible_m_of_its_own_time(cluster: Handles) -> None:
     assert compute(cluster).watermark == second.watermark
 
 
-def test_a_computation_that_did_not_see_the_pin_computes_again(cluster: Handles) -> None:
+def test_a_computation_that_did_not_see_the_pin_computes_again(cluster: ClusterHandles) -> None:
     """Hazard 36: its M would pass what the pin holds, which was created when all was read and nothing published."""
     lifted(cluster)
     compute(cluster)
@@ -196,7 +196,7 @@ def test_a_computation_that_did_not_see_the_pin_computes_again(cluster: Handles)
     assert compute(cluster).watermark == published(cluster) == before
 
 
-def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: Handles) -> None:
+def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: ClusterHandles) -> None:
     lifted(cluster)
     before = compute(cluster).watermark
     pin = cluster.controller.create_pin("backup", HOUR_MS)
@@ -206,7 +206,7 @@ def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: Handles) -
     assert compute(cluster).watermark > before
 
 
-def test_m_respects_a_pin_before_it_takes_effect(cluster: Handles) -> None:
+def test_m_respects_a_pin_before_it_takes_effect(cluster: ClusterHandles) -> None:
     """What is unreconciled when the pin takes effect lies above what the pin holds."""
     put(cluster, "events", {0: [b"x"]})
     epoch = cluster.controller.snapshot().epoch
@@ -219,7 +219,7 @@ def test_m_respects_a_pin_before_it_takes_effect(cluster: Handles) -> None:
     assert compute(cluster).watermark == pin.watermark
 
 
-def test_where_nothing_was_published_a_pin_publishes_that_nothing_may_go(cluster: Handles) -> None:
+def test_where_nothing_was_published_a_pin_publishes_that_nothing_may_go(cluster: ClusterHandles) -> None:
     lifted(cluster)
     pin = create_pin(cluster, "backup", HOUR_MS)
     found = read_published(cluster.store, cluster.identity().cluster_id)[0]
@@ -228,14 +228,14 @@ def test_where_nothing_was_published_a_pin_publishes_that_nothing_may_go(cluster
     assert compute(cluster).watermark == pin.watermark
 
 
-def test_a_dry_run_reports_what_a_pin_holds(cluster: Handles) -> None:
+def test_a_dry_run_reports_what_a_pin_holds(cluster: ClusterHandles) -> None:
     compute(cluster)
     pin = create_pin(cluster, "backup", HOUR_MS)
     lifted(cluster, 3)
     assert compute(cluster, dry_run=True).watermark == pin.watermark
 
 
-def test_a_lost_reply_leaves_one_pin(cluster: Handles) -> None:
+def test_a_lost_reply_leaves_one_pin(cluster: ClusterHandles) -> None:
     compute(cluster)
     store_of(cluster).fault = lose_reply(PUBLISHED_WATERMARK)
     pin = create_pin(cluster, "backup", HOUR_MS)
@@ -273,7 +273,7 @@ def test_a_killed_pins_reservation_holds_until_its_end(n: int, when: str) -> Non
 # -- the end of a pin -----------------------------------------------------------------------------------------------------
 
 
-def test_a_pin_ends_by_log_time(cluster: Handles) -> None:
+def test_a_pin_ends_by_log_time(cluster: ClusterHandles) -> None:
     pin = create_pin(cluster, "backup", 60_000)
     clock = store_of(cluster).clock
     clock.ms = pin.end_ms - 1
@@ -296,7 +296,7 @@ def test_a_date_that_jumps_ends_no_pin() -> None:
     assert "backup" in cluster.controller.snapshot().pins
 
 
-def test_a_pin_that_ended_makes_room_for_its_name(cluster: Handles) -> None:
+def test_a_pin_that_ended_makes_room_for_its_name(cluster: ClusterHandles) -> None:
     pin = create_pin(cluster, "backup", HOUR_MS)
     with pytest.raises(UsageError, match=r"pin 'backup' exists, and ends at .*; delete it with l0gc pin delete"):
         create_pin(cluster, "backup", HOUR_MS)
@@ -304,7 +304,7 @@ def test_a_pin_that_ended_makes_room_for_its_name(cluster: Handles) -> None:
     assert create_pin(cluster, "backup", HOUR_MS).revision > pin.revision
 
 
-def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: Handles) -> None:
+def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: ClusterHandles) -> None:
     pin = create_pin(cluster, "backup", HOUR_MS)
     cluster.controller.delete_pin("backup", pin.revision)
     other = create_pin(cluster, "backup", HOUR_MS)
@@ -319,7 +319,7 @@ def test_a_pin_is_deleted_and_another_of_its_name_is_left(cluster: Handles) -> N
 # -- leases ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_pin_that_is_renewed_holds_m_past_its_first_end(cluster: Handles) -> None:
+def test_a_pin_that_is_renewed_holds_m_past_its_first_end(cluster: ClusterHandles) -> None:
     lifted(cluster)
     pin = create_pin(cluster, "reader", HOUR_MS)
     lifted(cluster, 3)
@@ -333,7 +333,7 @@ def test_a_pin_that_is_renewed_holds_m_past_its_first_end(cluster: Handles) -> N
     assert compute(cluster).watermark > pin.watermark
 
 
-def test_an_ended_pin_and_its_namesake_are_not_renewed(cluster: Handles) -> None:
+def test_an_ended_pin_and_its_namesake_are_not_renewed(cluster: ClusterHandles) -> None:
     pin = create_pin(cluster, "reader", HOUR_MS)
     end(cluster, pin)
     with pytest.raises(NotFoundError, match="has ended"):
@@ -345,7 +345,7 @@ def test_an_ended_pin_and_its_namesake_are_not_renewed(cluster: Handles) -> None
     assert cluster.controller.snapshot().pin("reader") == another
 
 
-def test_a_renewal_never_shortens_a_pins_life_and_every_pin_ends(cluster: Handles) -> None:
+def test_a_renewal_never_shortens_a_pins_life_and_every_pin_ends(cluster: ClusterHandles) -> None:
     pin = create_pin(cluster, "reader", HOUR_MS)
     cluster.controller.renew_pin(pin.name, pin.revision, 1000)
     assert cluster.controller.snapshot().pin("reader").end_ms == pin.end_ms
@@ -359,7 +359,7 @@ def leases() -> list[threading.Thread]:
 
 
 @pytest.mark.timeout(60)
-def test_a_lease_is_renewed_despite_one_failure(cluster: Handles, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lease_is_renewed_despite_one_failure(cluster: ClusterHandles, caplog: pytest.LogCaptureFixture) -> None:
     pin = create_pin(cluster, "reader", 60)
     failed = list[Call]()
 
@@ -381,10 +381,10 @@ def test_a_lease_is_renewed_despite_one_failure(cluster: Handles, caplog: pytest
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("closed", [False, True])
-def test_a_lease_ends_with_its_pin_or_cluster(cluster: Handles, *, closed: bool) -> None:
+def test_a_lease_ends_with_its_pin_or_cluster(cluster: ClusterHandles, *, closed: bool) -> None:
     pin = create_pin(cluster, "reader", HOUR_MS)
 
-    def handles() -> Handles:
+    def handles() -> ClusterHandles:
         if closed:
             raise UsageError(CLOSED)
         return cluster
@@ -397,7 +397,7 @@ def test_a_lease_ends_with_its_pin_or_cluster(cluster: Handles, *, closed: bool)
     assert ("reader" in cluster.controller.snapshot().pins) == closed
 
 
-def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: Handles) -> None:
+def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: ClusterHandles) -> None:
     store = store_of(cluster)
     compute(cluster)
 
@@ -417,7 +417,7 @@ def test_a_cluster_of_another_systems_log_has_no_pins() -> None:
         create_pin(external_cluster(), "backup", HOUR_MS)
 
 
-def test_no_pin_promises_what_a_journal_has_lost(cluster: Handles) -> None:
+def test_no_pin_promises_what_a_journal_has_lost(cluster: ClusterHandles) -> None:
     store = store_of(cluster)
     kept = copy_of(store, journal_log(0))
     lifted(cluster, 2)
@@ -428,7 +428,7 @@ def test_no_pin_promises_what_a_journal_has_lost(cluster: Handles) -> None:
     assert not cluster.controller.snapshot().pins
 
 
-def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: Handles) -> None:
+def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: ClusterHandles) -> None:
     store = store_of(cluster)
     for key in [k for k in store.objects if k.startswith(f"{journal_log(0)}log/")]:
         store.put(key, b"damaged")
@@ -440,7 +440,7 @@ def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: Handles) 
     assert not cluster.controller.snapshot().pins
 
 
-def test_an_unreadable_journal_cannot_be_pinned(cluster: Handles) -> None:
+def test_an_unreadable_journal_cannot_be_pinned(cluster: ClusterHandles) -> None:
     """Its window has reached the pin's epoch, and the store fails then."""
     store, reached = store_of(cluster), [0]
 
@@ -456,7 +456,7 @@ def test_an_unreadable_journal_cannot_be_pinned(cluster: Handles) -> None:
     assert not cluster.controller.snapshot().pins
 
 
-def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster: Handles) -> None:
+def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster: ClusterHandles) -> None:
     """Hazard 10: it had ended, so what it held may be gone. It holds M where it is, until its end."""
     compute(cluster)
     create_pin(cluster, "backup", HOUR_MS)
@@ -479,12 +479,12 @@ def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster
 # -- L1 -------------------------------------------------------------------------------------------------------------------
 
 
-def l1(cluster: Handles) -> set[str]:
+def l1(cluster: ClusterHandles) -> set[str]:
     return {k for k in store_of(cluster).objects if k.startswith("level_one/")}
 
 
 @pytest.mark.parametrize("level_one", [False, True])
-def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Handles, level_one: bool) -> None:
+def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: ClusterHandles, level_one: bool) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "table", HOUR_MS, level_one=level_one)
     named = l1(cluster)
@@ -497,7 +497,7 @@ def test_what_is_dropped_under_a_pin_stays_until_it_ends(cluster: Handles, level
     assert not named & l1(cluster)
 
 
-def test_a_topics_pin_keeps_only_that_topics_dropped_objects(cluster: Handles) -> None:
+def test_a_topics_pin_keeps_only_that_topics_dropped_objects(cluster: ClusterHandles) -> None:
     cluster.controller.create_topic("other", 2)
     for _ in range(6):
         put(cluster, "other", {0: [b"x"], 1: [b"y"]})
@@ -519,7 +519,7 @@ def test_a_topics_pin_keeps_only_that_topics_dropped_objects(cluster: Handles) -
     assert not kept & l1(cluster)
 
 
-def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Handles) -> None:
+def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: ClusterHandles) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
     merge(cluster, None, MergeRule(fan_in=2))
@@ -535,7 +535,7 @@ def test_no_vacuum_is_due_for_what_a_pin_keeps(cluster: Handles) -> None:
     assert is_due()
 
 
-def test_objects_a_pin_keeps_of_an_unknown_topic_are_not_orphans(cluster: Handles) -> None:
+def test_objects_a_pin_keeps_of_an_unknown_topic_are_not_orphans(cluster: ClusterHandles) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "table", HOUR_MS, level_one=True)
     delete_topic(cluster, "events")
@@ -556,7 +556,7 @@ def test_objects_a_pin_keeps_of_an_unknown_topic_are_not_orphans(cluster: Handle
     assert not waiting()
 
 
-def test_what_was_dropped_before_a_pin_goes(cluster: Handles) -> None:
+def test_what_was_dropped_before_a_pin_goes(cluster: ClusterHandles) -> None:
     """Pins that overlap for ever hold nothing for ever."""
     lifted(cluster, 6)
     before = l1(cluster)
@@ -567,7 +567,7 @@ def test_what_was_dropped_before_a_pin_goes(cluster: Handles) -> None:
     assert not before & l1(cluster)
 
 
-def test_a_vacuum_unaware_of_a_pin_deletes_nothing_it_keeps(cluster: Handles) -> None:
+def test_a_vacuum_unaware_of_a_pin_deletes_nothing_it_keeps(cluster: ClusterHandles) -> None:
     lifted(cluster, 6)
     tick(cluster, 5)
     named, other = l1(cluster), another_process(cluster)
@@ -583,7 +583,7 @@ def test_a_vacuum_unaware_of_a_pin_deletes_nothing_it_keeps(cluster: Handles) ->
     assert named <= l1(cluster)
 
 
-def test_objects_dropped_at_an_old_epoch_count_from_the_pin(cluster: Handles) -> None:
+def test_objects_dropped_at_an_old_epoch_count_from_the_pin(cluster: ClusterHandles) -> None:
     """Each journal's window is at the pin's epoch before it takes effect, whatever epoch the writer knows."""
     lifted(cluster, 6)
     for _ in range(3):
@@ -598,7 +598,7 @@ def test_objects_dropped_at_an_old_epoch_count_from_the_pin(cluster: Handles) ->
     assert min(dropped) >= pin.revision
 
 
-def test_a_deleted_topics_l1_stays_under_a_pin(cluster: Handles) -> None:
+def test_a_deleted_topics_l1_stays_under_a_pin(cluster: ClusterHandles) -> None:
     lifted(cluster, 6)
     pin = create_pin(cluster, "audit", HOUR_MS, level_one=True)
     named = l1(cluster)
@@ -616,7 +616,7 @@ def test_a_deleted_topics_l1_stays_under_a_pin(cluster: Handles) -> None:
 # -- logs -----------------------------------------------------------------------------------------------------------------
 
 
-def state_as_of(cluster: Handles, journal: int, offset: int) -> bytes:
+def state_as_of(cluster: ClusterHandles, journal: int, offset: int) -> bytes:
     """A journal as a reader finds it who replays it as of an offset."""
     machine, log = JournalMachine(journal), cluster.journal(journal).replica.log
     folder = log.list_folder()
@@ -627,11 +627,11 @@ def state_as_of(cluster: Handles, journal: int, offset: int) -> bytes:
     return machine.encode(state)
 
 
-def list_of(cluster: Handles, log: str) -> list[str]:
+def list_of(cluster: ClusterHandles, log: str) -> list[str]:
     return [k for k in store_of(cluster).objects if k.startswith(f"{log}log/")]
 
 
-def busy(cluster: Handles, rounds: int = 8) -> int:
+def busy(cluster: ClusterHandles, rounds: int = 8) -> int:
     """Uploads, and the house is kept, for long enough that logs are truncated; returns how many entries went."""
     gone = 0
     for n in range(rounds):
@@ -644,7 +644,7 @@ def busy(cluster: Handles, rounds: int = 8) -> int:
 
 
 @pytest.mark.parametrize("page_size", [8, 1000])
-def test_logs_stay_replayable_until_the_pin_ends(cluster: Handles, page_size: int) -> None:
+def test_logs_stay_replayable_until_the_pin_ends(cluster: ClusterHandles, page_size: int) -> None:
     store_of(cluster).page_size = page_size
     assert busy(cluster)
     pin = create_pin(cluster, "backup", 3 * DAY_MS)
@@ -660,7 +660,7 @@ def test_logs_stay_replayable_until_the_pin_ends(cluster: Handles, page_size: in
     assert len(list_of(cluster, journal_log(0))) < 20
 
 
-def test_a_truncation_asks_for_pins_after_its_listing(cluster: Handles) -> None:
+def test_a_truncation_asks_for_pins_after_its_listing(cluster: ClusterHandles) -> None:
     """A pin that is created between the two is seen; one that is created later is newer than all that goes."""
     store, keeper, other = store_of(cluster), another_process(cluster, seed=5), another_process(cluster, seed=6)
     housekeep(keeper)
@@ -680,7 +680,7 @@ def test_a_truncation_asks_for_pins_after_its_listing(cluster: Handles) -> None:
         state_as_of(cluster, j, at.offset)
 
 
-def test_a_pin_that_has_not_taken_effect_keeps_whole_logs(cluster: Handles) -> None:
+def test_a_pin_that_has_not_taken_effect_keeps_whole_logs(cluster: ClusterHandles) -> None:
     busy(cluster, 2)
     cluster.controller.create_pin("backup", 3 * DAY_MS)
     before = list_of(cluster, journal_log(0))

@@ -7,7 +7,7 @@ import pytest
 
 from l0gc.errors import InvalidProducerEpochError, NotFoundError, UnknownProducerError
 from l0gc.keys import journal_log
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer
 from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 from l0gc.streamlog.producers import InputView, JournalView, KnownProducer, describe_producer, list_producers
@@ -22,7 +22,9 @@ from tests.support.memory_store import (
 START_MS = FakeClock().ms
 
 
-def send(cluster: Handles, run: Producer, sequence: int, *, journal: int = 0, span: InputSpan | None = None) -> None:
+def send(
+    cluster: ClusterHandles, run: Producer, sequence: int, *, journal: int = 0, span: InputSpan | None = None
+) -> None:
     """Two records for the partition that the journal has."""
     topic = cluster.controller.snapshot().topic("events")
     producer = ProducerBatch(run.producer_id, run.epoch, run.run, sequence, [span] if span else [])

@@ -19,7 +19,7 @@ import pytest
 import l0gc
 from l0gc.errors import NotFoundError, UsageError
 from l0gc.streamlog import reader
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.offset_reader import OffsetReader, Piece
 from l0gc.streamlog.reader import read_batches, read_topic, schema_of
 from l0gc.streamlog.values.parse import ValueParser, parser_of
@@ -232,7 +232,7 @@ def test_the_documents_blocks_run(cluster: l0gc.Cluster) -> None:
     assert asyncio.run(rows()) == 3
 
 
-def large(partitions: int = 1) -> Handles:
+def large(partitions: int = 1) -> ClusterHandles:
     """A topic of 24 L0 objects."""
     handles, chosen = topic_in_memory(partitions), random.Random(1)
     for _ in range(24):

@@ -11,7 +11,7 @@ import pytest
 from l0gc.errors import OffsetOutOfRangeError, PartitionClosedError, UsageError
 from l0gc.operations import Read
 from l0gc.streamlog import reader
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.ingest import extents
 from l0gc.streamlog.ingest.headers_and_times import Record
@@ -29,7 +29,7 @@ T = 1_700_000_000_000
 several = pytest.mark.parametrize(("partitions", "journals"), [(1, 1), (6, 1), (7, 3)])
 
 
-def put(cluster: Handles, tmp_path: Path, first: int, count: int) -> None:
+def put(cluster: ClusterHandles, tmp_path: Path, first: int, count: int) -> None:
     """Upload `count` records to each partition, of offset `first` and so on, about five of each to an L0 object."""
     n = cluster.controller.snapshot().topic("events").partitions
     path = tmp_path / "in"
@@ -43,7 +43,7 @@ def value(partition: int, offset: int) -> bytes:
 
 def new_cluster(
     tmp_path: Path, *, partitions: int = 1, journals: int = 1, reconciled: int = 0, unreconciled: int = 0
-) -> Handles:
+) -> ClusterHandles:
     """A topic with so many records in each partition."""
     cluster = topic_in_memory(partitions, journals)
     if reconciled:
@@ -54,12 +54,14 @@ def new_cluster(
     return cluster
 
 
-def state_of(cluster: Handles, partition: int = 0) -> TopicState:
+def state_of(cluster: ClusterHandles, partition: int = 0) -> TopicState:
     topic = cluster.controller.snapshot().topic("events")
     return cluster.journal(topic.journal_of(partition)).catch_up().topics[topic.revision]
 
 
-def read(cluster: Handles, start: int | None = None, partition: int | None = None, **more: Any) -> Iterator[Record]:
+def read(
+    cluster: ClusterHandles, start: int | None = None, partition: int | None = None, **more: Any
+) -> Iterator[Record]:
     topic = cluster.controller.snapshot().topic("events")
     return read_topic(cluster, topic, Read(partition=partition, start=start, **more))
 
@@ -75,7 +77,7 @@ def all_of(partitions: int, start: int, end: int) -> list[tuple[int, int]]:
     return [(p, o) for p in range(partitions) for o in range(start, end)]
 
 
-def sweep(cluster: Handles) -> int:
+def sweep(cluster: ClusterHandles) -> int:
     """Delete every L0 object that no journal names; returns how many."""
     topics = cluster.controller.snapshot().topics.values()
     needed: set[str] = set()
@@ -333,7 +335,7 @@ def test_a_topic_that_is_deleted_and_swept_meanwhile_is_no_loss(
 # -- the log start offset ----------------------------------------------------------------------------------------------
 
 
-def expire(cluster: Handles, partition: int, offset: int) -> None:
+def expire(cluster: ClusterHandles, partition: int, offset: int) -> None:
     """Move a partition's log start offset, as another process does."""
     delete_records(another_process(cluster), "events", partition, before_offset=offset)
 

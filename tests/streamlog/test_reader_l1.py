@@ -12,7 +12,7 @@ import pytest
 from l0gc.errors import OffsetOutOfRangeError
 from l0gc.keys import level_one
 from l0gc.storage.parallel import Parallel, WorkerThreads
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal.rows import name_text
@@ -26,7 +26,7 @@ from tests.support.merge import merge
 RECORDS = [(p, o) for p in range(2) for o in range(60)]
 
 
-def remove_dropped(cluster: Handles, topic: Topic) -> int:
+def remove_dropped(cluster: ClusterHandles, topic: Topic) -> int:
     """What a vacuum without any grace does."""
     handle = cluster.journal(0)
     rows = handle.catch_up().dropped

@@ -8,7 +8,7 @@ import pytest
 
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import PartitionId
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.topic import l1_key
 from tests.streamlog.test_reader import new_cluster, places, put, read, state_of
@@ -16,7 +16,7 @@ from tests.support.memory_store import another_process, failing, store_of
 from tests.support.reconcile import files, reconcile
 
 
-def some_object(cluster: Handles, level: str, at: int) -> str:
+def some_object(cluster: ClusterHandles, level: str, at: int) -> str:
     """The object that has the record at offset `at` of partition 1."""
     topic = cluster.controller.snapshot().topic("events")
     if level == "level_one/":
@@ -68,7 +68,7 @@ def test_an_l1_object_with_other_records_than_the_journal_says_is_named(tmp_path
         put(other, tmp_path, 3, 12)
         reconcile(other)
 
-    def id_of(c: Handles) -> PartitionId:
+    def id_of(c: ClusterHandles) -> PartitionId:
         return c.controller.snapshot().topic("events").id(0)
 
     key = l1_key(id_of(cluster), files(cluster, "events", 0)[0])

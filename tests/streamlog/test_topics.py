@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.errors import EpochRegressionError, NotFoundError, PartitionClosedError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.journal.entries import Barrier
@@ -23,7 +23,7 @@ from tests.support.reconcile import put
 from tests.support.topics import create_topic, topics_of
 
 
-def went_back(cluster: Handles, watermark: int, epoch: int) -> None:
+def went_back(cluster: ClusterHandles, watermark: int, epoch: int) -> None:
     """Publish what a cluster at a later epoch published, whose journals need nothing up to that M."""
     for topic in cluster.controller.snapshot().topics.values():
         for journal in topic.journals:

@@ -25,7 +25,7 @@ from l0gc.runtime import Runtime
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.probe import probe
 from l0gc.streamlog import founding
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 
 BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
 
@@ -36,11 +36,11 @@ _PASSED: dict[str, list[str]] = {}
 JSON_PAGE = Path(__file__).parents[2] / "docs/reference/json.md"
 
 
-def opens(found: Handles, monkeypatch: pytest.MonkeyPatch) -> Handles:
+def opens(found: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
     """Whoever opens a cluster finds this one, by the library or by a command."""
 
     @contextlib.contextmanager
-    def opened(config: object, **settings: object) -> Iterator[tuple[Handles, ObjectStore]]:
+    def opened(config: object, **settings: object) -> Iterator[tuple[ClusterHandles, ObjectStore]]:
         yield found, found.store
 
     monkeypatch.setattr(library, "open_cluster", opened)

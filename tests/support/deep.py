@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from l0gc.inspect.verify.findings import ClusterSnapshot, check_journal, needed_end, placed
 from l0gc.inspect.verify.replay import block_faults, controller_faults, l1_fault, read_copy
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.topic import TopicState, l1_key
 from l0gc.watermark.publication import read_published
 
 
-def deep_findings(cluster: Handles) -> list[str]:
+def deep_findings(cluster: ClusterHandles) -> list[str]:
     """All that is wrong with what the journals say, and with every block and L1 object that they need.
 
     Nobody else may be at work; so there is no second reading.
@@ -28,7 +28,7 @@ def deep_findings(cluster: Handles) -> list[str]:
     return found
 
 
-def _objects(cluster: Handles, state: TopicState) -> list[str]:
+def _objects(cluster: ClusterHandles, state: TopicState) -> list[str]:
     found = []
     for o in state.objects:
         faults = block_faults(cluster.store, o)
@@ -38,7 +38,7 @@ def _objects(cluster: Handles, state: TopicState) -> list[str]:
     return found
 
 
-def _l1(cluster: Handles, topic: Topic, state: TopicState) -> list[str]:
+def _l1(cluster: ClusterHandles, topic: Topic, state: TopicState) -> list[str]:
     found: list[str] = []
     for number in state.partitions.tolist():
         for file in state.files(number):

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.support.generated import GENERATED_ETAG, Entry, GeneratedBucket
 from l0gc.keys import PartitionId, level_one
 from l0gc.storage.objectstore import PAGE_SIZE, DeleteFailure, ListedPage
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.rows import L1_ROW, NUMBER, Rows
 from l0gc.streamlog.journal.topic import TopicState
@@ -124,7 +124,7 @@ class ServedL1(GeneratedBucket):
                 self.objects.pop(key, None)
 
 
-def a_cluster(partitions: int) -> tuple[Handles, GeneratedL1]:
+def a_cluster(partitions: int) -> tuple[ClusterHandles, GeneratedL1]:
     """A cluster whose journal names what is generated, as if all of it had been reconciled long ago."""
     store = GeneratedL1()
     cluster = memory_cluster(store)

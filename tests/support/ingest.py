@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from l0gc.storage.parallel import InlineExecutor
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.inputs import open_inputs
 from l0gc.streamlog.ingest.placement import Partitioner, in_turn
@@ -23,7 +23,7 @@ from tests.support.memory_store import Call, another_process, store_of
 
 
 def upload(
-    cluster: Handles,
+    cluster: ClusterHandles,
     topic: str,
     files: Sequence[Path],
     *,
@@ -53,7 +53,7 @@ def upload(
         return uploader.run(inputs)
 
 
-def stored_values(cluster: Handles, topic: str) -> list[list[bytes]]:
+def stored_values(cluster: ClusterHandles, topic: str) -> list[list[bytes]]:
     """The records of each partition, in order, each offset checked."""
     target = cluster.controller.snapshot().topic(topic)
     found: list[list[bytes]] = [[] for _ in range(target.partitions)]
@@ -103,21 +103,21 @@ def round_robin(*files: Sequence[bytes], partitions: int) -> list[list[bytes]]:
     return [[r for f in files for r in f[p::partitions]] for p in range(partitions)]
 
 
-def l0_objects(cluster: Handles) -> list[str]:
+def l0_objects(cluster: ClusterHandles) -> list[str]:
     return [k for k in store_of(cluster).objects if k.startswith("level_zero/")]
 
 
-def job(cluster: Handles, files: Sequence[Path], batch_bytes: int = SMALL) -> UploadResult:
+def job(cluster: ClusterHandles, files: Sequence[Path], batch_bytes: int = SMALL) -> UploadResult:
     """A run of the upload job `job`."""
     return upload(cluster, "events", files, session=begin_run(cluster, "job"), batch_bytes=batch_bytes)
 
 
-def journal_of(cluster: Handles) -> JournalHandle:
+def journal_of(cluster: ClusterHandles) -> JournalHandle:
     """The first journal of the topic `events`."""
     return cluster.journal(cluster.controller.snapshot().topic("events").journals[0])
 
 
-def objects_in_entries(cluster: Handles) -> list[int]:
+def objects_in_entries(cluster: ClusterHandles) -> list[int]:
     """How many objects each entry of the topic's journal holds."""
     journal = journal_of(cluster)
     journal.catch_up()
@@ -126,7 +126,7 @@ def objects_in_entries(cluster: Handles) -> list[int]:
     return [len(e.objects) for e in entries if isinstance(e, Objects)]
 
 
-def slide(cluster: Handles, times: int) -> None:
+def slide(cluster: ClusterHandles, times: int) -> None:
     """Another process moves the window of the topic's journal."""
     other = another_process(cluster, 77)
     for _ in range(times):

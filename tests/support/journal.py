@@ -12,7 +12,7 @@ import numpy as np
 from l0gc.epoch import prev
 from l0gc.keys import DEFAULT_TEMPLATE, KeyLayout
 from l0gc.storage.entry import StoredEntry, join_state, split_state
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.apply import apply
 from l0gc.streamlog.journal.entries import (
@@ -203,7 +203,7 @@ def of_parts(head: list[Any], rest: list[Any]) -> bytes:
 
 def journal_of(
     partitions: int = 1, *, store: MemoryStore | None = None, seed: int = 0, journals: int = 1
-) -> tuple[Handles, Topic, JournalHandle]:
+) -> tuple[ClusterHandles, Topic, JournalHandle]:
     """A cluster in memory with a topic `events`, and the handle on its first journal."""
     cluster = memory_cluster(store or MemoryStore(), seed=seed)
     topic, _ = cluster.controller.create_topic("events", partitions, journals)

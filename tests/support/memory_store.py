@@ -33,7 +33,7 @@ from l0gc.storage.objectstore import (
     VersionPage,
     VersionsDeleted,
 )
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.watermark.publication import PublishedWatermark, publish
 
 
@@ -267,19 +267,19 @@ def lose_reply(key_part: str) -> Callable[[Call], None]:
     return fault
 
 
-def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap: bool = True) -> Handles:
+def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap: bool = True) -> ClusterHandles:
     """A cluster on a store in memory, with the store's clock and a seeded source of randomness.
 
     Several clusters on one store are several processes.
     """
     store = store or MemoryStore()
-    cluster = Handles(store, Runtime(store.clock, random.Random(seed)))
+    cluster = ClusterHandles(store, Runtime(store.clock, random.Random(seed)))
     if bootstrap:
         cluster.controller.bootstrap(shards=4)
     return cluster
 
 
-def topic_in_memory(partitions: int = 1, journals: int = 1, *, store: MemoryStore | None = None) -> Handles:
+def topic_in_memory(partitions: int = 1, journals: int = 1, *, store: MemoryStore | None = None) -> ClusterHandles:
     """A cluster with the topic `events`."""
     cluster = memory_cluster(store)
     cluster.controller.create_topic("events", partitions, journals)
@@ -301,24 +301,24 @@ def put_back(store: MemoryStore, prefix: str, copy: Mapping[str, bytes]) -> dict
     return there
 
 
-def external_cluster() -> Handles:
+def external_cluster() -> ClusterHandles:
     """A cluster of another system's log, on a store in memory."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=True)
     return cluster
 
 
-def store_of(cluster: Handles) -> MemoryStore:
+def store_of(cluster: ClusterHandles) -> MemoryStore:
     assert isinstance(cluster.store, MemoryStore)
     return cluster.store
 
 
-def another_process(cluster: Handles, seed: int = 1) -> Handles:
+def another_process(cluster: ClusterHandles, seed: int = 1) -> ClusterHandles:
     """Another process of the same cluster."""
     return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
 
 
-def publish_m(cluster: Handles, watermark: int, epoch: int | None = None, at_ms: int = 0) -> None:
+def publish_m(cluster: ClusterHandles, watermark: int, epoch: int | None = None, at_ms: int = 0) -> None:
     """Publish M, as computed at this epoch, by default the cluster's."""
     state = cluster.controller.snapshot()
     new = PublishedWatermark(state.cluster_id, watermark, state.epoch if epoch is None else epoch, at_ms)

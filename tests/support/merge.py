@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from l0gc.storage.workers import LocalWorkers, Workers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one.merge import DEFAULT_RULE, MAX_BYTES, MergeResult, plan_merge, run_merge
@@ -17,26 +17,28 @@ from tests.support.reconcile import files, l1_records, partition_of, put, reconc
 PARTITIONS = 4
 
 
-def a_cluster(journals: int = 2) -> Handles:
+def a_cluster(journals: int = 2) -> ClusterHandles:
     """A cluster on a store in memory, with a topic `events`."""
     return topic_in_memory(PARTITIONS, journals)
 
 
 def merge(
-    cluster: Handles,
+    cluster: ClusterHandles,
     topic: str | None = None,
     rule: MergeRule = DEFAULT_RULE,
     *,
     dry_run: bool = False,
     max_bytes: int = MAX_BYTES,
-    workers: Workers[Handles] | None = None,
+    workers: Workers[ClusterHandles] | None = None,
 ) -> MergeResult:
     """A whole run, by default in this process."""
     plan = plan_merge(cluster, topic, rule, max_bytes)
     return plan.total if dry_run else run_merge(cluster, plan, workers or LocalWorkers(cluster))
 
 
-def fill(cluster: Handles, times: int, first: int = 0, topic: str = "events", partitions: int = PARTITIONS) -> None:
+def fill(
+    cluster: ClusterHandles, times: int, first: int = 0, topic: str = "events", partitions: int = PARTITIONS
+) -> None:
     """Reconcile so many batches, at an epoch each, of three records in each partition: with a key, without one, empty."""
     for n in range(first, first + times):
         put(cluster, topic, {p: [b"%d:%d" % (p, n), b"no key %d" % n, b""] for p in range(partitions)})
@@ -44,7 +46,7 @@ def fill(cluster: Handles, times: int, first: int = 0, topic: str = "events", pa
         reconcile(cluster, topic)
 
 
-def rows(cluster: Handles, partition: int, topic: str = "events") -> list[dict[str, Any]]:
+def rows(cluster: ClusterHandles, partition: int, topic: str = "events") -> list[dict[str, Any]]:
     """The records of a partition in L1, with all their columns."""
     p = partition_of(cluster, topic, partition)
     found: list[dict[str, Any]] = []
@@ -54,16 +56,16 @@ def rows(cluster: Handles, partition: int, topic: str = "events") -> list[dict[s
     return found
 
 
-def content(cluster: Handles, topic: str = "events", partitions: int = PARTITIONS) -> list[list[dict[str, Any]]]:
+def content(cluster: ClusterHandles, topic: str = "events", partitions: int = PARTITIONS) -> list[list[dict[str, Any]]]:
     return [rows(cluster, p, topic) for p in range(partitions)]
 
 
-def counts(cluster: Handles, topic: str = "events", partitions: int = PARTITIONS) -> list[int]:
+def counts(cluster: ClusterHandles, topic: str = "events", partitions: int = PARTITIONS) -> list[int]:
     """How many L1 objects each partition has."""
     return [len(files(cluster, topic, p)) for p in range(partitions)]
 
 
-def stored(cluster: Handles) -> set[str]:
+def stored(cluster: ClusterHandles) -> set[str]:
     """The names of all L1 objects in the bucket."""
     return {name_of(k) for k in store_of(cluster).objects if k.startswith("level_one/")}
 
@@ -72,7 +74,7 @@ def name_of(key: str) -> str:
     return key.removesuffix(".parquet")[-36:]
 
 
-def dropped(cluster: Handles, topic: str = "events") -> set[str]:
+def dropped(cluster: ClusterHandles, topic: str = "events") -> set[str]:
     """The names of what the topic's journals have dropped."""
     found: set[str] = set()
     for journal in cluster.controller.snapshot().topic(topic).journals:

@@ -9,7 +9,7 @@ from typing import Final
 from unittest import mock
 
 from l0gc.storage.objectstore import StoredObject
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.memory_store import store_of
 
 Way = Callable[[bytes], bytes]
@@ -32,7 +32,7 @@ class Misread:
 
 
 @contextmanager
-def misread(cluster: Handles, part: str, way: Way, times: int, *, after: int = 0) -> Iterator[Misread]:
+def misread(cluster: ClusterHandles, part: str, way: Way, times: int, *, after: int = 0) -> Iterator[Misread]:
     """So many readings of objects with this in their key give what `way` makes of the body, after the first ones."""
     store, found, seen = store_of(cluster), Misread(), [0]
     get, get_ranges = store.get, store.get_ranges

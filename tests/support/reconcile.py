@@ -14,7 +14,7 @@ import pytest
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, column_of
 from l0gc.streamlog.journal.entries import ObjectExtents
@@ -44,7 +44,9 @@ def headers_of_value(value: bytes) -> Headers:
     return (("h", header), ("h", None)) if mark else ()
 
 
-def stored(cluster: Handles, topic: Topic, records: Records, *, epoch: int | None = None) -> dict[int, ObjectExtents]:
+def stored(
+    cluster: ClusterHandles, topic: Topic, records: Records, *, epoch: int | None = None
+) -> dict[int, ObjectExtents]:
     """An L0 object in the store with these records, and its extents for each journal. A record's key is its
     value up to a colon, none without one."""
     groups: dict[int, list[Chunk]] = {}
@@ -61,7 +63,7 @@ def stored(cluster: Handles, topic: Topic, records: Records, *, epoch: int | Non
     return {journal: msgspec.structs.replace(part.extents, key=key, epoch=at) for journal, part in parts}
 
 
-def put(cluster: Handles, topic: str, *objects: Records) -> list[str]:
+def put(cluster: ClusterHandles, topic: str, *objects: Records) -> list[str]:
     """Upload L0 objects, those of one call in one entry of each journal; returns their keys."""
     target = cluster.controller.snapshot().topic(topic)
     of_journal: dict[int, list[ObjectExtents]] = {}
@@ -81,7 +83,7 @@ def put(cluster: Handles, topic: str, *objects: Records) -> list[str]:
 
 
 def reconcile(
-    cluster: Handles, topic: str | None = None, *, round_bytes: int = ROUND_BYTES, **limits: Any
+    cluster: ClusterHandles, topic: str | None = None, *, round_bytes: int = ROUND_BYTES, **limits: Any
 ) -> runs.ReconcileResult:
     """Reconcile all there is, or what the limits allow; every partition and every removal is expected to go well."""
     result = runs.reconcile(cluster, topic, round_bytes=round_bytes, **limits)
@@ -89,7 +91,9 @@ def reconcile(
     return result
 
 
-def reconcile_but(cluster: Handles, partitions: Collection[int], topic: str | None = None) -> runs.ReconcileResult:
+def reconcile_but(
+    cluster: ClusterHandles, partitions: Collection[int], topic: str | None = None
+) -> runs.ReconcileResult:
     """Reconcile all topics, or one, but for some partitions, as if these had a reconciler of their own that is down."""
 
     def without(*arguments: Any) -> Iterator[tuple[int, Row]]:
@@ -106,7 +110,7 @@ def reconcile_but(cluster: Handles, partitions: Collection[int], topic: str | No
 class Begun:
     """A run that has written its L1 objects, and committed nothing yet."""
 
-    cluster: Handles
+    cluster: ClusterHandles
     round: Round
     written: WrittenL1
 
@@ -129,7 +133,7 @@ class Begun:
         }
 
 
-def planned(cluster: Handles, topic: str | None = None, *, cores: int = 1) -> Round:
+def planned(cluster: ClusterHandles, topic: str | None = None, *, cores: int = 1) -> Round:
     """The round that takes all there is."""
     state = cluster.controller.snapshot()
     windows = windows_of(state, topic)
@@ -138,7 +142,7 @@ def planned(cluster: Handles, topic: str | None = None, *, cores: int = 1) -> Ro
     return make_round(state.epoch, windows, choose_steps(plans, ROUND_BYTES), cores, state.partition_count)
 
 
-def begin(cluster: Handles, topic: str | None = None) -> Begun:
+def begin(cluster: ClusterHandles, topic: str | None = None) -> Begun:
     """Plan, read and write all there is."""
     r = planned(cluster, topic)
     found = LocalWorkers(cluster).flow(range(len(r.takes)), *runs.Lift(r).stages(1)[:-1])
@@ -148,17 +152,17 @@ def begin(cluster: Handles, topic: str | None = None) -> Begun:
 # -- what is there --------------------------------------------------------------------------------------------------------
 
 
-def partition_of(cluster: Handles, topic: str, partition: int) -> PartitionId:
+def partition_of(cluster: ClusterHandles, topic: str, partition: int) -> PartitionId:
     return cluster.controller.snapshot().topic(topic).id(partition)
 
 
-def files(cluster: Handles, topic: str, partition: int) -> list[L1File]:
+def files(cluster: ClusterHandles, topic: str, partition: int) -> list[L1File]:
     """The L1 objects of a partition that its journal names."""
     known = cluster.controller.snapshot().topic(topic)
     return cluster.journal(known.journal_of(partition)).catch_up().topic(known.revision).files(partition)
 
 
-def named(cluster: Handles, topic: str) -> set[str]:
+def named(cluster: ClusterHandles, topic: str) -> set[str]:
     """The keys of all L1 objects that a topic's journals name."""
     t = cluster.controller.snapshot().topic(topic)
     shared = {
@@ -181,7 +185,7 @@ def l1_records(
         )
 
 
-def lifted(cluster: Handles, topic: str, partition: int) -> list[bytes]:
+def lifted(cluster: ClusterHandles, topic: str, partition: int) -> list[bytes]:
     """The values of a partition's records in L1, in order, each offset checked."""
     p = partition_of(cluster, topic, partition)
     values: list[bytes] = []
@@ -192,7 +196,7 @@ def lifted(cluster: Handles, topic: str, partition: int) -> list[bytes]:
     return values
 
 
-def unreconciled(cluster: Handles, topic: str, partition: int) -> int:
+def unreconciled(cluster: ClusterHandles, topic: str, partition: int) -> int:
     """How many of a partition's records are not in L1."""
     t = cluster.controller.snapshot().topic(topic)
     state = cluster.journal(t.journal_of(partition)).catch_up()

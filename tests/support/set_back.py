@@ -14,7 +14,7 @@ from l0gc.errors import L0gcError
 from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.operations import Upload
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
@@ -52,10 +52,10 @@ class Place:
         create_topic(self.process(), TOPIC, 3, 2)
         self.upload("first")
 
-    def process(self) -> Handles:
+    def process(self) -> ClusterHandles:
         """The handles of a new process."""
         self._processes += 1
-        return Handles(self.store, Runtime(self.store.clock, random.Random(self._processes)))
+        return ClusterHandles(self.store, Runtime(self.store.clock, random.Random(self._processes)))
 
     def objects(self, prefix: str = "") -> Objects:
         return copy_of(self.store, prefix)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.merge import MergeResult, plan_merge, run_merge
@@ -18,7 +18,7 @@ Values = dict[int, list[bytes]]
 """The values of each partition's records."""
 
 
-def share(cluster: Handles, *numbers: int, partitions: int = 100) -> Values:
+def share(cluster: ClusterHandles, *numbers: int, partitions: int = 100) -> Values:
     """Lift two records of each partition for each number, in a shared object of each; return them."""
     lifted: Values = {}
     for n in numbers:
@@ -29,19 +29,19 @@ def share(cluster: Handles, *numbers: int, partitions: int = 100) -> Values:
     return lifted
 
 
-def loaded(rounds: int, partitions: int = 100, **settings: Any) -> tuple[Handles, Topic, Values]:
+def loaded(rounds: int, partitions: int = 100, **settings: Any) -> tuple[ClusterHandles, Topic, Values]:
     """A topic whose partitions share an object of each round, two records each."""
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("events", partitions, 1, **settings)
     return cluster, topic, share(cluster, *range(rounds), partitions=partitions)
 
 
-def state_of(cluster: Handles) -> TopicState:
+def state_of(cluster: ClusterHandles) -> TopicState:
     """What the journal has of the topic."""
     return cluster.journal(0).catch_up().topic(cluster.controller.snapshot().topic("events").revision)
 
 
-def values(cluster: Handles) -> Values:
+def values(cluster: ClusterHandles) -> Values:
     """What a reader of the whole topic gets."""
     topic = cluster.controller.snapshot().topic("events")
     read: Values = {p: [] for p in range(topic.partitions)}
@@ -51,12 +51,12 @@ def values(cluster: Handles) -> Values:
     return read
 
 
-def a_day_passes(cluster: Handles) -> None:
+def a_day_passes(cluster: ClusterHandles) -> None:
     store_of(cluster).clock.ms += DRAINED_AGE_MS
     cluster.controller.advance()
 
 
-def drain(cluster: Handles) -> MergeResult:
+def drain(cluster: ClusterHandles) -> MergeResult:
     """Merge once the shared objects are a day old."""
     a_day_passes(cluster)
     return run_merge(cluster, plan_merge(cluster), LocalWorkers(cluster))

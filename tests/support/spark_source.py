@@ -18,7 +18,7 @@ from l0gc.integrations.spark.readers import BatchReader, RefusingStreamReader, S
 from l0gc.integrations.spark.sink import TaskCommit
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN, L0gcDataSource
 from l0gc.storage.parallel import InlineExecutor, Parallel
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.journal.handle import JournalHandle
 
@@ -41,7 +41,7 @@ class _Pool(InlineExecutor):
 
 
 @contextmanager
-def on(cluster: Handles) -> Iterator[None]:
+def on(cluster: ClusterHandles) -> Iterator[None]:
     """Readers and writers made inside work on this cluster, as the driver and as an executor."""
     with (
         mock.patch.object(readers, "cluster_at", return_value=cluster),
@@ -81,7 +81,7 @@ def rows_of(found: pa.Table) -> list[Row]:
     return list(zip(*columns, strict=True))
 
 
-def read(cluster: Handles, /, **options: str) -> list[Row]:
+def read(cluster: ClusterHandles, /, **options: str) -> list[Row]:
     """A batch, all of it."""
     with on(cluster):
         reader = batch_reader(**options)
@@ -105,21 +105,21 @@ def columns_of(rows: Rows) -> StructType:
     return found
 
 
-def write_batch(cluster: Handles, *tasks: Rows, **options: str) -> None:
+def write_batch(cluster: ClusterHandles, *tasks: Rows, **options: str) -> None:
     """Write a batch, each of these by a task."""
     with on(cluster):
         writer = data_source(**options).writer(columns_of(tasks[0]), False)
         writer.commit([writer.write(iter([arrow(t)])) for t in tasks])
 
 
-def staged(cluster: Handles, rows: Rows, batch: int, query: str = "q", **options: str) -> TaskCommit:
+def staged(cluster: ClusterHandles, rows: Rows, batch: int, query: str = "q", **options: str) -> TaskCommit:
     """What a task of a micro-batch reports to the driver."""
     with on(cluster), mock.patch.object(sink, "_this_task", return_value=(0, query, batch)):
         writer = data_source(**options).streamWriter(columns_of(rows), False)
         return writer.write(iter([arrow(rows)]))
 
 
-def commit(cluster: Handles, messages: Sequence[TaskCommit | None], batch: int, **options: str) -> UploadResult:
+def commit(cluster: ClusterHandles, messages: Sequence[TaskCommit | None], batch: int, **options: str) -> UploadResult:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
     chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
     return sink.committed(cluster, chosen, messages, batch)

@@ -10,7 +10,7 @@ from pyiceberg.utils.config import Config
 
 from l0gc.integrations.iceberg.catalog import load_table, open_catalog
 from l0gc.integrations.iceberg.sync import create_table, sync_tables
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import TopicTable
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.tables import TableSynced, table_of
@@ -37,14 +37,14 @@ def configure(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
     monkeypatch.setattr("pyiceberg.catalog._ENV_CONFIG", Config())
 
 
-def with_table(cluster: Handles) -> TopicTable:
+def with_table(cluster: ClusterHandles) -> TopicTable:
     """The topic `events` gets a table."""
     wanted = table_of(cluster.controller.snapshot().topic("events"), "lake", None)
     create_table(cluster, wanted)
     return wanted
 
 
-def sync(cluster: Handles, keep_ms: int = DAY_MS) -> TableSynced:
+def sync(cluster: ClusterHandles, keep_ms: int = DAY_MS) -> TableSynced:
     """Sync the table of `events`, which names then what the journals list, each object once."""
     result = sync_tables(cluster, "events", keep_ms)
     if result.failures:
@@ -53,23 +53,23 @@ def sync(cluster: Handles, keep_ms: int = DAY_MS) -> TableSynced:
     return result.tables[0]
 
 
-def table(cluster: Handles) -> Table:
+def table(cluster: ClusterHandles) -> Table:
     state = cluster.controller.snapshot()
     known = state.table("events")
     return load_table(open_catalog(known.catalog, cluster.store), known, state.cluster_id, cluster.store.url)
 
 
-def names(cluster: Handles, snapshot_id: int | None = None) -> list[str]:
+def names(cluster: ClusterHandles, snapshot_id: int | None = None) -> list[str]:
     """The keys of the objects that a snapshot names, as often as it does."""
     tasks = table(cluster).scan(snapshot_id=snapshot_id).plan_files()
     return sorted(t.file.file_path.removeprefix(cluster.store.url) for t in tasks)
 
 
-def assert_named(cluster: Handles) -> None:
+def assert_named(cluster: ClusterHandles) -> None:
     assert names(cluster) == sorted(named(cluster, "events"))
 
 
-def lift(cluster: Handles, times: int = 1) -> None:
+def lift(cluster: ClusterHandles, times: int = 1) -> None:
     """Upload and reconcile so many objects of each partition."""
     for n in range(times):
         put(cluster, "events", {p: [b"%d" % n] for p in range(2)})
@@ -77,7 +77,7 @@ def lift(cluster: Handles, times: int = 1) -> None:
         reconcile(cluster)
 
 
-def vacuum_all(cluster: Handles) -> None:
+def vacuum_all(cluster: ClusterHandles) -> None:
     """A vacuum that takes whatever no pin keeps."""
     housekeep(cluster, barrier=True)
     tick(cluster, 3)

@@ -6,7 +6,7 @@ from typing import Final
 
 from l0gc.collect.vacuum import VacuumResult, VacuumRun
 from l0gc.operations import Vacuum
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.housekeep import housekeep
 from tests.support.memory_store import store_of
@@ -14,11 +14,11 @@ from tests.support.memory_store import store_of
 NOW: Final = Vacuum(l1_grace_s=0, orphan_age_s=0)
 
 
-def vacuum(cluster: Handles, options: Vacuum = NOW) -> VacuumResult:
+def vacuum(cluster: ClusterHandles, options: Vacuum = NOW) -> VacuumResult:
     return VacuumRun(cluster, options).run(JournalGarbage(cluster))
 
 
-def tick(cluster: Handles, times: int = 1) -> None:
+def tick(cluster: ClusterHandles, times: int = 1) -> None:
     """So many epochs pass, a minute each, and the house is kept."""
     for _ in range(times):
         store_of(cluster).clock.ms += 60_000
@@ -26,7 +26,7 @@ def tick(cluster: Handles, times: int = 1) -> None:
     housekeep(cluster)
 
 
-def vacuum_later(cluster: Handles) -> None:
+def vacuum_later(cluster: ClusterHandles) -> None:
     """A vacuum some epochs later, so that everything has had its grace."""
     tick(cluster, 3)
     assert vacuum(cluster).problem is None

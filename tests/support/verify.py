@@ -12,7 +12,7 @@ from l0gc import columns
 from l0gc.keys import PartitionId
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.journal import rows
@@ -31,7 +31,7 @@ from tests.support.reconcile import stored
 RECORDS = {0: 10, 2: 6}
 
 
-def loaded_cluster() -> Handles:
+def loaded_cluster() -> ClusterHandles:
     """Topic events, three partitions in one journal: as `RECORDS` says in L1, and as much again in an L0 object."""
     cluster = topic_in_memory(3)
     put(cluster, RECORDS)
@@ -40,7 +40,7 @@ def loaded_cluster() -> Handles:
     return cluster
 
 
-def put(cluster: Handles, records: Mapping[int, int], name: str = "events") -> str:
+def put(cluster: ClusterHandles, records: Mapping[int, int], name: str = "events") -> str:
     """Upload an L0 object with so many records for each partition; returns its key. Raises why it did not land."""
     values = {p: [b"record-%05d" % i for i in range(n)] for p, n in records.items()}
     parts = stored(cluster, topic_of(cluster, name), values, epoch=cluster.controller.snapshot().epoch)
@@ -51,7 +51,7 @@ def put(cluster: Handles, records: Mapping[int, int], name: str = "events") -> s
     return next(iter(parts.values())).key
 
 
-def lift(cluster: Handles, name: str = "events", *, per_file: int = 1_000_000) -> None:
+def lift(cluster: ClusterHandles, name: str = "events", *, per_file: int = 1_000_000) -> None:
     """Reconcile what the topic has, at most so many records into an L1 object."""
     topic = topic_of(cluster, name)
     epoch = cluster.controller.epoch()
@@ -91,39 +91,39 @@ def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
     return len(body)
 
 
-def compute_and_publish(cluster: Handles) -> int:
+def compute_and_publish(cluster: ClusterHandles) -> int:
     """M, as the journals allow it."""
     return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
-def scan_and_publish(cluster: Handles, *, accept_lost: bool = False) -> None:
+def scan_and_publish(cluster: ClusterHandles, *, accept_lost: bool = False) -> None:
     """As `l0gc compute-watermark` does."""
     workers = LocalWorkers(cluster)
     run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers), accept_lost=accept_lost)
 
 
-def topic_of(cluster: Handles, name: str = "events") -> Topic:
+def topic_of(cluster: ClusterHandles, name: str = "events") -> Topic:
     return cluster.controller.snapshot().topic(name)
 
 
-def handle_of(cluster: Handles, name: str = "events", partition: int = 0) -> JournalHandle:
+def handle_of(cluster: ClusterHandles, name: str = "events", partition: int = 0) -> JournalHandle:
     return cluster.journal(topic_of(cluster, name).journal_of(partition))
 
 
-def state_of(cluster: Handles) -> JournalState:
+def state_of(cluster: ClusterHandles) -> JournalState:
     return handle_of(cluster).catch_up()
 
 
-def events_of(cluster: Handles) -> TopicState:
+def events_of(cluster: ClusterHandles) -> TopicState:
     return state_of(cluster).topics[topic_of(cluster).revision]
 
 
-def object_of(cluster: Handles, index: int = 0, name: str = "events") -> UnreconciledObject:
+def object_of(cluster: ClusterHandles, index: int = 0, name: str = "events") -> UnreconciledObject:
     """An unreconciled object, as the journal of the topic's first partition has it."""
     return handle_of(cluster, name).catch_up().topics[topic_of(cluster, name).revision].objects[index]
 
 
-def l1_of(cluster: Handles, partition: int = 0) -> tuple[str, L1File]:
+def l1_of(cluster: ClusterHandles, partition: int = 0) -> tuple[str, L1File]:
     """The newest L1 object of a partition of events, and its key."""
     file = events_of(cluster).files(partition)[-1]
     return l1_key(topic_of(cluster).id(partition), file), file

@@ -19,7 +19,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.watermark.external_log import (
     ExternalEpochs,
@@ -38,7 +38,9 @@ from tests.support.memory_store import MemoryStore, external_cluster, memory_clu
 P0, P1 = ("t", 0), ("t", 1)
 
 
-def run(cluster: Handles, theirs: ExternalLog, scan: Callable[[], list[EpochRow]] | None = None) -> WatermarkResult:
+def run(
+    cluster: ClusterHandles, theirs: ExternalLog, scan: Callable[[], list[EpochRow]] | None = None
+) -> WatermarkResult:
     """Compute M from what the other system exports, with a scan that finds these rows."""
 
     def found(layout: object, ceiling: object) -> Histogram:
@@ -47,13 +49,13 @@ def run(cluster: Handles, theirs: ExternalLog, scan: Callable[[], list[EpochRow]
     return run_pipeline(cluster, ExternalLogSource(cluster, theirs), None if scan is None else found)
 
 
-def publish(cluster: Handles, *, dry_run: bool = False, **theirs: Any) -> WatermarkResult:
+def publish(cluster: ClusterHandles, *, dry_run: bool = False, **theirs: Any) -> WatermarkResult:
     """Compute and publish M from what a program knows, as the library does."""
     read = ExternalEpochs(**theirs).read(LocalWorkers(cluster))
     return run_pipeline(cluster, ExternalLogSource(cluster, read), dry_run=dry_run)
 
 
-def m(cluster: Handles) -> int | None:
+def m(cluster: ClusterHandles) -> int | None:
     published, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
     return None if published is None else published.watermark
 

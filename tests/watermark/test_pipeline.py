@@ -13,7 +13,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.epoch_source import pins_of
 from l0gc.watermark.histogram import EpochRow, Histogram
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
@@ -28,7 +28,7 @@ from tests.watermark.test_compute import unit
 class Source:
     """Says what a test wants; the epoch is that of a controller, so that it may move meanwhile."""
 
-    cluster: Handles
+    cluster: ClusterHandles
     units: Sequence[UnitSummary] = ()
     external: bool = False
     snapshot_age_ms: int | None = None
@@ -64,14 +64,14 @@ class Scan:
         return Histogram({r.epoch: r for r in self.rows}, list(self.samples))
 
 
-def a_cluster(epoch: int = 0) -> Handles:
+def a_cluster(epoch: int = 0) -> ClusterHandles:
     cluster = memory_cluster()
     for _ in range(epoch):
         cluster.controller.advance()
     return cluster
 
 
-def published(cluster: Handles) -> PublishedWatermark | None:
+def published(cluster: ClusterHandles) -> PublishedWatermark | None:
     return read_published(cluster.store, cluster.identity().cluster_id)[0]
 
 
@@ -184,7 +184,7 @@ def test_a_dry_run_writes_nothing() -> None:
     assert set(store.objects) == before
 
 
-def kept(cluster: Handles, result: WatermarkResult) -> ScanSnapshot:
+def kept(cluster: ClusterHandles, result: WatermarkResult) -> ScanSnapshot:
     """The scan snapshot of a run."""
     assert result.scan is not None
     return read_scan(cluster.store, result.scan, cluster.identity().cluster_id)

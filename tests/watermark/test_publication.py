@@ -32,7 +32,7 @@ from l0gc.keys import CONTROLLER_LOG, PUBLISHED_COPY, PUBLISHED_WATERMARK, journ
 from l0gc.operations import Sweep
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import Place
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.pins import create_pin
 from l0gc.watermark.publication import (
@@ -276,7 +276,7 @@ def test_a_publication_that_saw_an_older_epoch_than_is_published_reads_again(sto
 # -- before anything is admitted or deleted -----------------------------------------------------------------------------
 
 
-def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> Handles:
+def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> ClusterHandles:
     """A cluster at `epoch` where this is published."""
     cluster = memory_cluster()
     for _ in range(epoch):
@@ -425,7 +425,7 @@ def test_the_history_of_m_stays_small_however_often_it_is_published() -> None:
 # -- a published.json that is lost ----------------------------------------------------------------------------------------
 
 
-def a_loss() -> tuple[Handles, PublishedWatermark]:
+def a_loss() -> tuple[ClusterHandles, PublishedWatermark]:
     """A cluster with an object at or below M, whose `published.json` is lost; and what that held."""
     cluster = memory_cluster()
     for _ in range(6):
@@ -439,7 +439,7 @@ def a_loss() -> tuple[Handles, PublishedWatermark]:
     return cluster, held
 
 
-DELETES: dict[str, Callable[[Handles], object]] = {
+DELETES: dict[str, Callable[[ClusterHandles], object]] = {
     "sweep": lambda cluster: SweepRun(cluster).run(),
     "sweep --dry-run": lambda cluster: SweepRun(cluster, Sweep(dry_run=True)).run(),
     "vacuum": lambda cluster: VacuumRun(cluster).run(JournalGarbage(cluster)),
@@ -489,18 +489,18 @@ def test_a_copy_follows_each_publication_also_one_whose_reply_was_lost(store: Me
     assert decode_published(store.objects[PUBLISHED_COPY].body, PUBLISHED_COPY).watermark == 7
 
 
-def foreign(cluster: Handles) -> None:
+def foreign(cluster: ClusterHandles) -> None:
     """Put the file and the copy of another cluster in place of this one's."""
     for key in (PUBLISHED_WATERMARK, PUBLISHED_COPY):
         cluster.store.put(key, encode_published(a_watermark(9), key))
 
 
-def damage(cluster: Handles, *keys: str) -> None:
+def damage(cluster: ClusterHandles, *keys: str) -> None:
     for key in keys:
         cluster.store.put(key, b"nonsense")
 
 
-UNUSABLE: dict[str, tuple[Callable[[Handles], None], str, int]] = {
+UNUSABLE: dict[str, tuple[Callable[[ClusterHandles], None], str, int]] = {
     "damaged": (lambda cluster: damage(cluster, PUBLISHED_WATERMARK), "cannot be read .* M = 6 and where", 6),
     "both damaged": (lambda cluster: damage(cluster, PUBLISHED_WATERMARK, PUBLISHED_COPY), "no copy of use exists", -1),
     "gone, and a damaged copy": (lambda cluster: damage(cluster, PUBLISHED_COPY), "no copy of use exists", -1),

@@ -27,7 +27,7 @@ from l0gc.inspect.causes import PAUSED, WAITS_FOR
 from l0gc.inspect.overview import Cause, Journals, Overview
 from l0gc.inspect.overview_reader import read_journals, read_overview
 from l0gc.inspect.verify.findings import ShadowProof, VerifyResult
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.topic import Hole
 from l0gc.watermark.scans import ScanRow, ScanTotals, read_trend
 from l0gc.watermark.source import HELD_BACK_SHOWN, Holder, UnitSummary
@@ -235,7 +235,7 @@ def read_findings(path: Path) -> VerifyResult:
 
 
 def gather(
-    cluster: Handles,
+    cluster: ClusterHandles,
     url: str,
     *,
     endpoint_url: str | None = None,

@@ -19,7 +19,7 @@ from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, journal_log, parse_
 from l0gc.storage.log import Folder, SharedLog
 from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there
 from l0gc.storage.replica import Replica, StateMachine
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.ingest.extents import decode_block, fetch, fetch_blocks
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -39,7 +39,7 @@ _AT_ONCE: Final = 64
 
 
 def read_copy(
-    cluster: Handles, journal: int, published: PublishedWatermark | None = None, *, deep: bool = False
+    cluster: ClusterHandles, journal: int, published: PublishedWatermark | None = None, *, deep: bool = False
 ) -> ReplayedJournal:
     """Return the journal as its log is now.
 
@@ -55,7 +55,7 @@ def read_copy(
     return ReplayedJournal(journal, replica.state, replica.end, faults, rewritten)
 
 
-def controller_faults(cluster: Handles, *, deep: bool = False) -> list[tuple[Kind, str]]:
+def controller_faults(cluster: ClusterHandles, *, deep: bool = False) -> list[tuple[Kind, str]]:
     """Return the faults of the controller log that a replay does not detect. Raises as `read_copy` does."""
     return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[1]
 
@@ -69,7 +69,7 @@ def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
 
 
 def _read_log(
-    cluster: Handles, place: str, machine: StateMachine[S], *, deep: bool
+    cluster: ClusterHandles, place: str, machine: StateMachine[S], *, deep: bool
 ) -> tuple[Replica[S], list[tuple[Kind, str]]]:
     log = SharedLog(cluster.store, place, cluster.runtime, parallel=cluster.parallel)
     replica = Replica(log, machine, cluster.runtime)
@@ -110,7 +110,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
 
 
 def _checkpoint_faults(
-    cluster: Handles, log: SharedLog, machine: StateMachine[S], folder: Folder, *, deep: bool
+    cluster: ClusterHandles, log: SharedLog, machine: StateMachine[S], folder: Folder, *, deep: bool
 ) -> Iterator[tuple[Kind, str]]:
     """Yield the checkpoints that differ from the result of the entries before them, if these exist.
 

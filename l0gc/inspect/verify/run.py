@@ -79,7 +79,7 @@ from l0gc.keys import (
 from l0gc.storage.objectstore import ListedPage
 from l0gc.storage.ranges import KeyRange, RangeReader, cut_range, of_shards
 from l0gc.storage.workers import LOCAL, Stage, Workers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.journal.rows import Rows, name_bytes
 from l0gc.streamlog.journal.state import JournalState
@@ -130,8 +130,8 @@ def check_log_is_ours(state: ControllerState) -> None:
 
 
 def verify(
-    cluster: Handles,
-    workers: Workers[Handles],
+    cluster: ClusterHandles,
+    workers: Workers[ClusterHandles],
     *,
     deep: bool = False,
     min_age_ms: int,
@@ -188,7 +188,9 @@ def verify(
     return result
 
 
-def read_snapshot(cluster: Handles, now_ms: int, *, young_after_ms: int) -> tuple[ClusterSnapshot, list[Suspect]]:
+def read_snapshot(
+    cluster: ClusterHandles, now_ms: int, *, young_after_ms: int
+) -> tuple[ClusterSnapshot, list[Suspect]]:
     """Read M, then the controller, which is compared with it. Return these, and what is wrong with M's object."""
     published, error = published_m(cluster, cluster.controller.snapshot().cluster_id)
     state = cluster.controller.snapshot()
@@ -221,7 +223,7 @@ def result_of(
     )
 
 
-def _searched(cluster: Handles, findings: Sequence[Suspect]) -> list[Suspect]:
+def _searched(cluster: ClusterHandles, findings: Sequence[Suspect]) -> list[Suspect]:
     """Return the findings, those of the first missing objects with the run that deleted each."""
     missing = dict.fromkeys(s.key for s in findings if s.kind in (Kind.L0_MISSING, Kind.L1_MISSING))
     who = {key: who_deleted(cluster, key) for key in islice(missing, _KEYS_SEARCHED)}
@@ -305,7 +307,7 @@ class References(NamedTuple):
 
 
 def _read_journals(
-    snapshot: ClusterSnapshot, cut: Cut, deep: bool, cluster: Handles, journals: Iterable[int]
+    snapshot: ClusterSnapshot, cut: Cut, deep: bool, cluster: ClusterHandles, journals: Iterable[int]
 ) -> Iterator[tuple[int, Any]]:
     """Read the journals one after another, since each may be large. The first result names the ranges of each task."""
     for journal in journals:
@@ -375,7 +377,7 @@ class Observations:
 
 
 def _compare(
-    snapshot: ClusterSnapshot, readers: int, deep: bool, cluster: Handles, sent: Iterable[Any]
+    snapshot: ClusterSnapshot, readers: int, deep: bool, cluster: ClusterHandles, sent: Iterable[Any]
 ) -> Iterator[tuple[int, Suspect | Observations]]:
     """List a task's share, and compare it with the references to it.
 
@@ -419,7 +421,7 @@ class _Comparison:
     """
 
     def __init__(
-        self, cluster: Handles, snapshot: ClusterSnapshot, references: Sequence[References], doubtful: set[int]
+        self, cluster: ClusterHandles, snapshot: ClusterSnapshot, references: Sequence[References], doubtful: set[int]
     ) -> None:
         self._cluster, self._snapshot, self._layout, self._doubtful = cluster, snapshot, snapshot.layout, doubtful
         self._keys = [k for r in references for k in r.keys]
@@ -533,7 +535,11 @@ class _Comparison:
 
 
 def _read_again(
-    snapshot: ClusterSnapshot, deep: bool, max_findings: int, cluster: Handles, sent: Iterable[Suspect | Observations]
+    snapshot: ClusterSnapshot,
+    deep: bool,
+    max_findings: int,
+    cluster: ClusterHandles,
+    sent: Iterable[Suspect | Observations],
 ) -> Iterator[tuple[Counter[str], Counter[Kind], list[Suspect]]]:
     """Yield a task's observations and its findings: the number of each kind, and the first of them."""
     suspects, seen = list[Suspect](), Observations()
@@ -557,7 +563,7 @@ def finding_order(s: Suspect) -> tuple[Any, ...]:
 
 
 def confirm(
-    cluster: Handles, snapshot: ClusterSnapshot, suspects: Iterable[Suspect], *, deep: bool = False
+    cluster: ClusterHandles, snapshot: ClusterSnapshot, suspects: Iterable[Suspect], *, deep: bool = False
 ) -> list[Suspect]:
     """Return the suspects that a second reading confirms as findings, with its details.
 
@@ -599,7 +605,7 @@ def _with(s: Suspect, detail: str | None) -> Suspect | None:
     return msgspec.structs.replace(s, detail=detail) if detail else None
 
 
-def _object_again_or_not(cluster: Handles, deep: bool, s: Suspect) -> Suspect | None:
+def _object_again_or_not(cluster: ClusterHandles, deep: bool, s: Suspect) -> Suspect | None:
     """Return what `_object_again` returns; that the store does not serve the object at present, if so."""
     try:
         return _object_again(cluster, s, deep=deep)
@@ -607,7 +613,7 @@ def _object_again_or_not(cluster: Handles, deep: bool, s: Suspect) -> Suspect | 
         return msgspec.structs.replace(s, kind=Kind.UNANSWERED, detail=str(e))
 
 
-def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None:
+def _object_again(cluster: ClusterHandles, s: Suspect, *, deep: bool) -> Suspect | None:
     """Return the suspect again if its object still has the fault, or no object is to be read."""
     if s.kind in _BY_SIZE or s.kind == Kind.L1_ORPHAN:
         try:
@@ -635,7 +641,7 @@ def _object_again(cluster: Handles, s: Suspect, *, deep: bool) -> Suspect | None
 
 
 def _journal_again(
-    cluster: Handles, snapshot: ClusterSnapshot, journal: int, suspects: Sequence[Suspect], *, deep: bool
+    cluster: ClusterHandles, snapshot: ClusterSnapshot, journal: int, suspects: Sequence[Suspect], *, deep: bool
 ) -> list[Suspect]:
     """Return the suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
     still: list[Suspect | None] = [s for s in suspects if s.kind in _AS_SEEN]

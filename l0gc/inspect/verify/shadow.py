@@ -48,7 +48,7 @@ from l0gc.redaction import without_secrets
 from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Pin
 from l0gc.streamlog.journal.entries import Objects, decode_journal_entry
 from l0gc.streamlog.journal.rows import NUMBER, unpack
@@ -95,7 +95,7 @@ class _Needs:
     reads: dict[str, list[LoggedRead]] = field(default_factory=dict)
 
 
-def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyResult:
+def verify_shadow(cluster: ClusterHandles, logs: AccessLogs | None = None) -> VerifyResult:
     """Find what was needed of the objects in the records of shadow runs.
 
     Raises:
@@ -133,7 +133,7 @@ def verify_shadow(cluster: Handles, logs: AccessLogs | None = None) -> VerifyRes
 
 
 def _needed(
-    cluster: Handles, run: RunEntry, pins: Sequence[Pin], needs: _Needs, proof: ShadowProof
+    cluster: ClusterHandles, run: RunEntry, pins: Sequence[Pin], needs: _Needs, proof: ShadowProof
 ) -> Iterator[Suspect]:
     """Yield what names an object in a run's record, now or since the run."""
     ends, bound = (run.summary.ends, run.summary.bound) if run.summary is not None else ({}, NO_WATERMARK)
@@ -167,7 +167,7 @@ def _end_of(ends: dict[str, LogEnd], journal: int, unknown: int) -> int:
 
 
 def _read_journal(
-    cluster: Handles,
+    cluster: ClusterHandles,
     snapshot: ClusterSnapshot,
     journal: int,
     runs: Sequence[RunEntry],
@@ -231,7 +231,7 @@ def _read_journal(
 
 
 def _read_access_logs(
-    cluster: Handles, snapshot: ClusterSnapshot, logs: AccessLogs, needs: _Needs, proof: ShadowProof
+    cluster: ClusterHandles, snapshot: ClusterSnapshot, logs: AccessLogs, needs: _Needs, proof: ShadowProof
 ) -> None:
     """Add the readers of L0 objects at or below the limit. Raises `UsageError` if a file is not such a log."""
     proof.log_lines = 0

@@ -49,7 +49,7 @@ from l0gc.integrations.iceberg.commit import (
     unnamed,
 )
 from l0gc.storage.entry import Place
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import decide_create_table
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
 from l0gc.streamlog.journal.rows import NO_L1_ROWS, Rows, in_order, is_hole, name_sum
@@ -67,7 +67,7 @@ _CHANGED: Final = (failed.CommitFailedException, failed.NoSuchTableError)
 """The exceptions of a commit if the table was changed or dropped after it was loaded."""
 
 
-def create_table(cluster: Handles, topic_table: TopicTable) -> None:
+def create_table(cluster: ClusterHandles, topic_table: TopicTable) -> None:
     """Create a topic's table in its catalog, and have it synced from now on; a repeated call changes nothing.
 
     Raises:
@@ -88,7 +88,7 @@ def create_table(cluster: Handles, topic_table: TopicTable) -> None:
     cluster.controller.create_table(replace(topic_table, location=created.location()))
 
 
-def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> None:
+def drop_table(cluster: ClusterHandles, table: TopicTable, *, forget: bool = False) -> None:
     """Drop a topic's table: it leaves its catalog, and its metadata files and pins end. No data object is touched.
 
     Args:
@@ -106,7 +106,7 @@ def drop_table(cluster: Handles, table: TopicTable, *, forget: bool = False) -> 
     _end_pins(cluster, state.pins_of(table).values())
 
 
-def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncResult:
+def sync_tables(cluster: ClusterHandles, topic: str | None, keep_ms: int) -> TableSyncResult:
     """Sync the table of a topic, or all tables; a failed one does not affect the others.
 
     With all tables, a table whose topic was deleted gives a warning: it stays unchanged, however often tables are synced.
@@ -130,7 +130,7 @@ def sync_tables(cluster: Handles, topic: str | None, keep_ms: int) -> TableSyncR
     return result
 
 
-def sync_table(cluster: Handles, table: TopicTable, keep_ms: int) -> TableSynced:
+def sync_table(cluster: ClusterHandles, table: TopicTable, keep_ms: int) -> TableSynced:
     """Make the table name what the topic's journals list now, and end its old snapshots.
 
     Raises:
@@ -166,7 +166,7 @@ class _Sync:
     """One attempt to sync a table, as it was loaded."""
 
     def __init__(
-        self, cluster: Handles, table: TopicTable, iceberg_table: Table, state: ControllerState, keep_ms: int
+        self, cluster: ClusterHandles, table: TopicTable, iceberg_table: Table, state: ControllerState, keep_ms: int
     ) -> None:
         self._cluster, self._table, self._there, self._state, self._keep_ms = (
             cluster,
@@ -337,13 +337,13 @@ def _note(snapshot: Snapshot) -> plan.SnapshotNote | None:
     return plan.note_of({} if snapshot.summary is None else snapshot.summary.additional_properties)
 
 
-def _end_pins(cluster: Handles, pins: Iterable[Pin]) -> None:
+def _end_pins(cluster: ClusterHandles, pins: Iterable[Pin]) -> None:
     for pin in pins:
         with suppress(NotFoundError):  # it has ended, or another sync has deleted it
             cluster.controller.delete_pin(pin.name, pin.revision)
 
 
-def l1_rows(cluster: Handles, topic: Topic) -> tuple[Rows, dict[int, Place]]:
+def l1_rows(cluster: ClusterHandles, topic: Topic) -> tuple[Rows, dict[int, Place]]:
     """Return the L1 rows of a topic, with its holes, by partition and offset, and where each journal ended then.
 
     A table cannot name shared objects. So rows above those of a shared object wait until a merge has drained it: a table

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import InputPartition
 
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.options import EARLIEST, LATEST, Bound, ReadOptions
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import ALL_TOPICS, JournalRun, Pin, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
@@ -135,7 +135,11 @@ class Planner:
     """
 
     def __init__(
-        self, cluster: Handles, options: ReadOptions, journal: Callable[[int], JournalHandle], pin: Pin | None = None
+        self,
+        cluster: ClusterHandles,
+        options: ReadOptions,
+        journal: Callable[[int], JournalHandle],
+        pin: Pin | None = None,
     ) -> None:
         self._cluster, self._options, self._pin = cluster, options, pin
         self._journal = journal if pin is None else lambda number: cluster.journal_as_of(number, pin.end(number))

@@ -56,7 +56,7 @@ from l0gc.integrations.spark.options import WriteOptions
 from l0gc.integrations.spark.stage import Stager
 from l0gc.limits import ENTRY_LIMIT
 from l0gc.spark.handles import cluster_at
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.extents import PackedPart
 from l0gc.streamlog.ingest.landing import Appender, Landing, WrittenObject
@@ -174,7 +174,9 @@ def _moved(batch: BatchId) -> BatchMismatchError:
     )
 
 
-def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics: Iterable[str]) -> set[tuple[int, int]]:
+def refuse_other_rows(
+    cluster: ClusterHandles, batch: BatchId, rows: BatchRows, topics: Iterable[str]
+) -> set[tuple[int, int]]:
     """Refuse a batch of which any journal that may have it has another one.
 
     All journals of the batch's topics are asked before any of them takes a part, since other rows may all go to journals
@@ -222,7 +224,7 @@ def refuse_other_rows(cluster: Handles, batch: BatchId, rows: BatchRows, topics:
     return {(j, t.revision) for t in asked for j in t.journals}  # all of it landed, wherever its rows were
 
 
-def commit(cluster: Handles, staged: Iterable[WrittenObject], batch: BatchId | None = None) -> UploadResult:
+def commit(cluster: ClusterHandles, staged: Iterable[WrittenObject], batch: BatchId | None = None) -> UploadResult:
     """Land a batch's objects, in their order in each partition.
 
     Args:
@@ -279,7 +281,7 @@ class _BatchAppender(Appender):
     retried = (InputPositionMovedError, InvalidProducerEpochError, UnknownProducerError)
     """A journal's errors if another driver of the query was first: its state is then read again."""
 
-    def __init__(self, cluster: Handles, batch: BatchId, rows: BatchRows) -> None:
+    def __init__(self, cluster: ClusterHandles, batch: BatchId, rows: BatchRows) -> None:
         self._cluster, self._batch, self._rows = cluster, batch, rows
 
     def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> AppendResult | None:
@@ -391,7 +393,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         committed(cluster_at(self._options.place), self._options, messages, batchId)
 
 
-def committed(cluster: Handles, options: WriteOptions, messages: Messages, batch_id: int) -> UploadResult:
+def committed(cluster: ClusterHandles, options: WriteOptions, messages: Messages, batch_id: int) -> UploadResult:
     """Commit a micro-batch of the producer in the options, otherwise of its query's producer."""
     ids = {m.query_id for m in messages if isinstance(m, TaskCommit)}
     if not ids:

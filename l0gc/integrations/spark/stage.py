@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from l0gc import columns
 from l0gc.errors import UsageError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import ControllerState, Topic
 from l0gc.streamlog.ingest.extents import RECORD_OVERHEAD, Records, check_records, pack_records
 from l0gc.streamlog.ingest.headers_and_times import (
@@ -79,7 +79,7 @@ class Stager:
 
     def __init__(
         self,
-        cluster: Handles,
+        cluster: ClusterHandles,
         topic: str | None,
         pool: Executor,
         *,

@@ -25,7 +25,7 @@ from l0gc.events import event
 from l0gc.inspect.lag import JOURNALS, REVISION, lacking
 from l0gc.integrations.spark.options import ReadOptions
 from l0gc.integrations.spark.plan import Planner, Ranges, Slice, positions_of, split
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import JournalRun
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
@@ -44,7 +44,9 @@ Positions = dict[str, Rows]
 class Stream:
     """Holds one query's view of its topics, with the journals' handles, since each micro-batch looks at all of them."""
 
-    def __init__(self, cluster: Handles, options: ReadOptions, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cluster: ClusterHandles, options: ReadOptions, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._cluster, self._options, self._clock = cluster, options, clock
         self._last_trigger: float | None = None
         journal = functools.cache(cluster.journal)

@@ -32,7 +32,7 @@ from l0gc.errors import (
     StaleClusterEpochError,
 )
 from l0gc.events import event
-from l0gc.streamlog.cluster import Handles, identity_of
+from l0gc.streamlog.cluster import ClusterHandles, identity_of
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.extents import PackedObject, PackedPart, blocks_of, check_block, fetch_blocks
 from l0gc.streamlog.ingest.result import L0Object, UploadResult
@@ -75,13 +75,13 @@ class WrittenObject:
         return msgspec.structs.replace(extents, key=self.object.key, epoch=self.object.epoch, producer=producer)
 
 
-def write_object(cluster: Handles, topic: Topic, packed: PackedObject) -> WrittenObject:
+def write_object(cluster: ClusterHandles, topic: Topic, packed: PackedObject) -> WrittenObject:
     """Write packed records as an L0 object, at an epoch that is not below their topic."""
     l0 = put_l0(cluster, packed.body, cluster.controller.epoch(at_least=topic.revision))
     return WrittenObject(l0, topic.name, dict(packed.parts), packed.body)
 
 
-def put_l0(cluster: Handles, body: bytes, epoch: int) -> L0Object:
+def put_l0(cluster: ClusterHandles, body: bytes, epoch: int) -> L0Object:
     """Put an L0 object, which no journal lists yet, at an epoch of at most the cluster's."""
     layout, name = identity_of(cluster.controller.replica.state).layout, cluster.runtime.new_id()
     key = layout.format(layout.shard_of(name), epoch, name)
@@ -132,7 +132,7 @@ class Landing:
         progress: called with the records and the bytes of each part that landed.
     """
 
-    def __init__(self, cluster: Handles, appender: Appender) -> None:
+    def __init__(self, cluster: ClusterHandles, appender: Appender) -> None:
         self._cluster, self._appender = cluster, appender
         self.result = UploadResult()
         self.progress: Callable[[int, int], None] = lambda records, size: None

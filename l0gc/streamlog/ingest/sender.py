@@ -22,7 +22,7 @@ import numpy as np
 from l0gc.errors import InvalidProducerEpochError, UsageError
 from l0gc.operations import EARLY_MS, checked_value
 from l0gc.storage.entry import Place
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.extents import Records, check_object_bytes, check_records, pack_records
 from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS, NO_TIME, Record, headers_column, size_of_headers
@@ -42,7 +42,7 @@ _KINDS: Final[dict[str, set[type]]] = {
 
 
 @contextmanager
-def open_sender(cluster: Handles, topic: str, producer: str) -> Iterator[Sender]:
+def open_sender(cluster: ClusterHandles, topic: str, producer: str) -> Iterator[Sender]:
     """Begin a run of the producer.
 
     Raises:
@@ -67,7 +67,7 @@ class Sender:
         run: one that has landed nothing; the topic's journals are caught up.
     """
 
-    def __init__(self, cluster: Handles, topic: Topic, name: str, run: Producer) -> None:
+    def __init__(self, cluster: ClusterHandles, topic: Topic, name: str, run: Producer) -> None:
         self._cluster, self._topic, self._name, self._run = cluster, topic, name, run
         self._appender = RunAppender(run)
         self._landing = Landing(cluster, self._appender)

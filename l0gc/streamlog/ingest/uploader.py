@@ -27,7 +27,7 @@ from l0gc.errors import (
 from l0gc.events import event
 from l0gc.operations import Upload
 from l0gc.storage.parallel import WorkerThreads
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer, Topic
 from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
 from l0gc.streamlog.ingest.extents import pack_records
@@ -58,7 +58,7 @@ _PACKERS: Final = 2
 
 
 def open_upload(
-    cluster: Handles,
+    cluster: ClusterHandles,
     topic: str,
     sources: Sequence[Source],
     stack: ExitStack,
@@ -109,7 +109,7 @@ def open_upload(
     return uploader, inputs
 
 
-def target_of(cluster: Handles, topic: str) -> Topic:
+def target_of(cluster: ClusterHandles, topic: str) -> Topic:
     """Return the topic to write to, after a tick if one is due. Raises as `open_upload`.
 
     Nothing is appended before the logs were compared with what is published.
@@ -131,7 +131,7 @@ class Uploader:
 
     def __init__(
         self,
-        cluster: Handles,
+        cluster: ClusterHandles,
         topic: Topic,
         partitioner: Partitioner,
         *,

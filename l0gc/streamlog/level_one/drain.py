@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome
 from l0gc.storage.workers import LocalWorkers, Workers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import DRAIN
 from l0gc.streamlog.journal.rows import Rows, distinct, in_order, places
@@ -57,7 +57,9 @@ class DrainWindow(Window):
     drains: Mapping[int, Drain] = field(default_factory=dict)
 
 
-def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers[Handles]) -> Iterator[DrainResult]:
+def drain(
+    cluster: ClusterHandles, due: Mapping[int, Sequence[Drain]], workers: Workers[ClusterHandles]
+) -> Iterator[DrainResult]:
     """Drain pieces of topics, given by journal, and yield what each round came to, journal by journal. Raises `StoreError`;
     finished rounds stay committed.
     """
@@ -84,7 +86,7 @@ def drain(cluster: Handles, due: Mapping[int, Sequence[Drain]], workers: Workers
             yield from workers.flow(range(len(windows)), *DrainLift(r).stages(workers.slots))
 
 
-def drain_topic(cluster: Handles, topic: Topic) -> list[str]:
+def drain_topic(cluster: ClusterHandles, topic: Topic) -> list[str]:
     """Drain all shared objects of a topic, which gets a table; return what went wrong. Raises `StoreError`."""
     due: dict[int, list[Drain]] = {}
     for journal in topic.journals:
@@ -102,14 +104,14 @@ class DrainLift(Lift):
 
     drains: ClassVar[bool] = True
 
-    def hand_out(self, cluster: Handles, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
+    def hand_out(self, cluster: ClusterHandles, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
         for number in takes:
             take, before = self.round.takes[number], 0
             for revision, o in _objects(cluster, take):
                 yield self.round.reader_of(take, before), ObjectRead(take.journal, revision, o)
                 before += o.bytes
 
-    def still_needed(self, cluster: Handles) -> StillNeeded:
+    def still_needed(self, cluster: ClusterHandles) -> StillNeeded:
         """Return what journals still list of unreadable shared objects: another drain may have been first."""
         takes = {take.journal: take for take in self.round.takes}
 
@@ -126,7 +128,7 @@ class DrainLift(Lift):
 
         return ask
 
-    def commit(self, cluster: Handles, parts: Iterable[Files | Fault]) -> Iterator[Outcome]:
+    def commit(self, cluster: ClusterHandles, parts: Iterable[Files | Fault]) -> Iterator[Outcome]:
         written = gathered(parts)
         for take in self.round.takes:
             files = {revision: rows for (of, revision), rows in written.files.items() if of == take.journal}
@@ -135,7 +137,7 @@ class DrainLift(Lift):
                 yield _Commit(cluster, take, self.round.epoch).run(files, faults)
 
 
-def _objects(cluster: Handles, take: Window) -> Iterator[tuple[int, UnreconciledObject]]:
+def _objects(cluster: ClusterHandles, take: Window) -> Iterator[tuple[int, UnreconciledObject]]:
     """Yield the shared objects of a window, oldest first, with the extents that the round drains, as (revision, object)."""
     assert isinstance(take, DrainWindow)
     for state in cluster.journal(take.journal).topics(take.topics.values()):
@@ -150,7 +152,7 @@ def _objects(cluster: Handles, take: Window) -> Iterator[tuple[int, Unreconciled
 class _Commit(Editor):
     """Commits what a round has drained in one journal."""
 
-    def __init__(self, cluster: Handles, take: Window, epoch: int) -> None:
+    def __init__(self, cluster: ClusterHandles, take: Window, epoch: int) -> None:
         self._epoch, self._result = epoch, DrainResult()
         super().__init__(cluster.journal(take.journal), take.topics, self._result.errors)
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.formatting import Outcome
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import UNLIMITED, ControllerState, Retention, Topic, by_journal
 from l0gc.streamlog.journal.entries import EXPIRE
@@ -108,7 +108,7 @@ def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows
 # -- runs -----------------------------------------------------------------------------------------------------------------
 
 
-def expire(cluster: Handles, topic: str | None = None, *, dry_run: bool = False, shown: int = 0) -> ExpireResult:
+def expire(cluster: ClusterHandles, topic: str | None = None, *, dry_run: bool = False, shown: int = 0) -> ExpireResult:
     """Delete what exceeds its topic's retention, of one topic or of all.
 
     Args:
@@ -128,7 +128,7 @@ def expire(cluster: Handles, topic: str | None = None, *, dry_run: bool = False,
 
 
 def _expire(
-    cluster: Handles, state: ControllerState, topics: Iterable[Topic], *, dry_run: bool, shown: int
+    cluster: ClusterHandles, state: ControllerState, topics: Iterable[Topic], *, dry_run: bool, shown: int
 ) -> ExpireResult:
     """Delete what is beyond the retention that a state of the controller gives these topics."""
     as_of_ms = cluster.controller.replica.as_of_ms
@@ -160,7 +160,7 @@ class Losses(NamedTuple):
     state: ControllerState
 
 
-def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> Losses:
+def losses(cluster: ClusterHandles, name: str | None, settings: RetentionSettings) -> Losses:
     """Return what the next expiry would delete of topics that keep less with these settings.
 
     Args:
@@ -200,7 +200,9 @@ def losses(cluster: Handles, name: str | None, settings: RetentionSettings) -> L
     )
 
 
-def run_expiry(cluster: Handles, topics: list[Topic], new_starts: NewStarts, dry_run: bool, shown: int) -> ExpireResult:
+def run_expiry(
+    cluster: ClusterHandles, topics: list[Topic], new_starts: NewStarts, dry_run: bool, shown: int
+) -> ExpireResult:
     """Move log start offsets in every journal that has some of the topics.
 
     A failure in one journal affects only that journal.
@@ -223,7 +225,13 @@ class _Expiry(Editor):
     """The new starts in one journal."""
 
     def __init__(
-        self, cluster: Handles, journal: int, topics: Sequence[Topic], new_starts: NewStarts, dry_run: bool, shown: int
+        self,
+        cluster: ClusterHandles,
+        journal: int,
+        topics: Sequence[Topic],
+        new_starts: NewStarts,
+        dry_run: bool,
+        shown: int,
     ) -> None:
         self._cluster, self._new_starts, self._dry_run, self._shown = cluster, new_starts, dry_run, shown
         self.result = ExpireResult()

@@ -38,7 +38,7 @@ from l0gc.formatting import Outcome
 from l0gc.keys import level_one
 from l0gc.limits import MAX_FOOTER_BYTES, MAX_HOLE_BYTES
 from l0gc.storage.objectstore import ObjectStore, ask_of_one, if_there, read_again
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic, by_journal
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.entries import GIVE_UP
@@ -140,7 +140,7 @@ class _Lost:
 
 
 def give_up(
-    cluster: Handles,
+    cluster: ClusterHandles,
     by: str,
     *,
     objects: Sequence[str] = (),
@@ -186,7 +186,7 @@ def give_up(
 # -- select ---------------------------------------------------------------------------------------------------------------
 
 
-def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last: int) -> _Lost:
+def _by_offsets(cluster: ClusterHandles, topic: Topic, partition: int, first: int, last: int) -> _Lost:
     """Select a partition's records from `first` to `last`. Raises as `give_up`."""
     if not 0 <= first <= last <= MAX_OFFSET:
         raise UsageError(f"{first}-{last} is not a range of offsets; use for example 20-29")
@@ -215,7 +215,7 @@ def _by_offsets(cluster: Handles, topic: Topic, partition: int, first: int, last
     return lost
 
 
-def _by_objects(cluster: Handles, topics: Sequence[Topic], keys: set[str]) -> list[_Lost]:
+def _by_objects(cluster: ClusterHandles, topics: Sequence[Topic], keys: set[str]) -> list[_Lost]:
     """Select all unreconciled records that lie in some objects. Raises as `give_up`."""
 
     by_revision = {topic.revision: topic for topic in topics}
@@ -264,7 +264,7 @@ def _not_next(lost: _Lost, before: Extent) -> UsageError:
     )
 
 
-def _blocks(cluster: Handles, lost: Sequence[_Lost], force_readable: bool) -> dict[tuple[str, int], Remains]:
+def _blocks(cluster: ClusterHandles, lost: Sequence[_Lost], force_readable: bool) -> dict[tuple[str, int], Remains]:
     """Return what is left of each block that holds some of the records, by key and start. Raises as `give_up`.
 
     Damaged bytes match no checksum. So what is kept of them is what most readings gave (hazard 34).
@@ -308,7 +308,7 @@ def _most_often(read: Sequence[Remains]) -> Remains:
     return max(read, key=lambda r: (not r.why, bool(r.content), times[r.content]))
 
 
-def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[Remains]:
+def read_back(cluster: ClusterHandles, key: str, extents: Sequence[Extent]) -> list[Remains]:
     """Try to read some extents of an object; return for each its block, with why it is lost, or '' if it can be read.
 
     Raises `RefusedObjectError`, `UnansweredObjectError`, `StoreError`: that is unknown.
@@ -335,7 +335,7 @@ def read_back(cluster: Handles, key: str, extents: Sequence[Extent]) -> list[Rem
 
 
 def _write(
-    cluster: Handles, by: str, lost: Sequence[_Lost], blocks: dict[tuple[str, int], Remains], epoch: int
+    cluster: ClusterHandles, by: str, lost: Sequence[_Lost], blocks: dict[tuple[str, int], Remains], epoch: int
 ) -> list[Rows]:
     """Write the hole of each partition durably; return their rows of `L1_ROW`. Raises as `give_up`."""
     at_ms = cluster.now_ms()
@@ -414,7 +414,7 @@ def hole_body(key: str, record: GiveUpRecord, remains: Sequence[bytes] = ()) -> 
     return b"".join([_MAGIC, *remains, body[len(_MAGIC) :]])
 
 
-def _land(cluster: Handles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: int) -> GiveUpResult:
+def _land(cluster: ClusterHandles, lost: Sequence[_Lost], rows: Sequence[Rows], epoch: int) -> GiveUpResult:
     result = GiveUpResult()
     of_journal: dict[int, list[tuple[_Lost, Rows]]] = {}
     for one, row in zip(lost, rows, strict=True):

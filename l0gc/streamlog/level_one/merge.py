@@ -26,7 +26,7 @@ from l0gc.errors import L0gcError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.parallel import grouped
 from l0gc.storage.workers import LOCAL, Workers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.entries import MERGE
 from l0gc.streamlog.journal.rows import Rows
@@ -140,7 +140,7 @@ class MergePlan:
     total: MergeResult = field(default_factory=MergeResult)
 
 
-def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
+def merge_due(cluster: ClusterHandles, rule: MergeRule = DEFAULT_RULE) -> bool:
     """Return whether there is anything to merge, or a journal that cannot be read.
 
     The journals are read here, a few at a time, and forgotten; nothing else is.
@@ -149,7 +149,7 @@ def merge_due(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> bool:
     return any(few_at_once(cluster, lambda share: _ShareMerge(cluster, share).is_due(), shares))
 
 
-def merge_fingerprint(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int | None:
+def merge_fingerprint(cluster: ClusterHandles, rule: MergeRule = DEFAULT_RULE) -> int | None:
     """Return a number for what decides whether there is anything to merge, as of the journals' last reading, without their
     L1 rows; None if a journal cannot be read. It differs if L1 objects were added or removed, or the rule changed.
     """
@@ -168,7 +168,7 @@ def merge_fingerprint(cluster: Handles, rule: MergeRule = DEFAULT_RULE) -> int |
 
 
 def _whole_journals(
-    cluster: Handles, state: ControllerState, topic: str | None, rule: MergeRule, max_bytes: int = MAX_BYTES
+    cluster: ClusterHandles, state: ControllerState, topic: str | None, rule: MergeRule, max_bytes: int = MAX_BYTES
 ) -> list[Share]:
     """Return one share for each journal with all that it has; those with typed topics share the limit. Raises
     `NotFoundError`.
@@ -183,7 +183,7 @@ def _whole_journals(
 
 
 def plan_merge(
-    cluster: Handles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE, max_bytes: int = MAX_BYTES
+    cluster: ClusterHandles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE, max_bytes: int = MAX_BYTES
 ) -> MergePlan:
     """Return what there is to merge now, of one topic or of all.
 
@@ -211,7 +211,7 @@ def plan_merge(
     return plan
 
 
-def run_merge(cluster: Handles, plan: MergePlan, workers: Workers[Handles]) -> MergeResult:
+def run_merge(cluster: ClusterHandles, plan: MergePlan, workers: Workers[ClusterHandles]) -> MergeResult:
     """Merge what was planned and still exists. Raises `StoreError`; finished merges stay committed."""
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors), engine=workers.engine, engine_reason=workers.reason)
@@ -248,7 +248,7 @@ def _of_drain(d: Drain) -> MergeResult:
 # -- what a worker does -------------------------------------------------------------------------------------------------
 
 
-def _merge_share(cluster: Handles, share: Share) -> MergeResult:
+def _merge_share(cluster: ClusterHandles, share: Share) -> MergeResult:
     """Merge a share."""
     return _ShareMerge(cluster, share).run()
 
@@ -256,7 +256,7 @@ def _merge_share(cluster: Handles, share: Share) -> MergeResult:
 class _ShareMerge(Editor):
     """Merges one share, and adds what goes wrong to the result's errors."""
 
-    def __init__(self, cluster: Handles, share: Share) -> None:
+    def __init__(self, cluster: ClusterHandles, share: Share) -> None:
         self._cluster, self._share, self._result = cluster, share, MergeResult()
         super().__init__(cluster.passing_journal(share.window.journal), share.window.topics, self._result.errors)
         self._partitions: set[tuple[int, int]] = set()

@@ -19,7 +19,7 @@ import numpy as np
 
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import CorruptObjectError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import ControllerState, Topic, by_journal
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, places
@@ -169,13 +169,15 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
         return JournalPlan(window.journal, -1, errors=[str(e)])
 
 
-def has_work(cluster: Handles, topic: str | None = None, *, up_to: int = MAX_EPOCH, looked: bool = False) -> bool:
+def has_work(
+    cluster: ClusterHandles, topic: str | None = None, *, up_to: int = MAX_EPOCH, looked: bool = False
+) -> bool:
     """Return whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
     return waiting_bytes(cluster, topic, 1, up_to=up_to, looked=looked) > 0
 
 
 def waiting_bytes(
-    cluster: Handles, topic: str | None, enough: int, *, up_to: int = MAX_EPOCH, looked: bool = False
+    cluster: ClusterHandles, topic: str | None, enough: int, *, up_to: int = MAX_EPOCH, looked: bool = False
 ) -> int:
     """Return how many bytes of L0 to lift, not exactly above `enough`. Errors to report count as one byte.
 
@@ -203,7 +205,7 @@ def waiting_bytes(
     return total
 
 
-def few_at_once(cluster: Handles, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
+def few_at_once(cluster: ClusterHandles, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
     """Yield what `look` returns for each, in order, with few journals in memory, and none read before it is requested."""
     for at in range(0, len(journals), _LOOK_AT):
         yield from cluster.parallel.map(look, journals[at : at + _LOOK_AT])

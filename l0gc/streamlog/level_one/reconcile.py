@@ -30,7 +30,7 @@ from l0gc.errors import CorruptObjectError
 from l0gc.events import Progress
 from l0gc.formatting import Outcome, count
 from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.entries import RECONCILE
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import NO_L1_ROWS, NO_MISFITS, Rows, distinct, in_order
@@ -127,13 +127,13 @@ class ReconcileResult(Outcome):
 
 
 def reconcile(
-    cluster: Handles,
+    cluster: ClusterHandles,
     topic: str | None = None,
     *,
     round_bytes: int = ROUND_BYTES,
     up_to: int | None = None,
     max_bytes: int | None = None,
-    workers: Workers[Handles] | None = None,
+    workers: Workers[ClusterHandles] | None = None,
     writing: Writing = unheld,
 ) -> ReconcileResult:
     """Lift everything that is unreconciled now, in one topic or in all of them, the oldest epochs first.
@@ -208,7 +208,7 @@ def _left(windows: Sequence[Window], planned: dict[int, JournalPlan], cuts: dict
 # -- what workers do ------------------------------------------------------------------------------------------------------
 
 
-def _plan(budget: int, cluster: Handles, window: Window) -> JournalPlan:
+def _plan(budget: int, cluster: ClusterHandles, window: Window) -> JournalPlan:
     return plan_journal(cluster.journal(window.journal), window, budget)
 
 
@@ -278,7 +278,7 @@ class Lift:
     begin: Callable[[], threading.Event] = threading.Event
     drains: ClassVar[bool] = False
 
-    def still_needed(self, cluster: Handles) -> StillNeeded:
+    def still_needed(self, cluster: ClusterHandles) -> StillNeeded:
         return still_needed(cluster.journal)
 
     def stages(self, slots: int) -> list[Stage]:
@@ -291,7 +291,7 @@ class Lift:
             Stage(journals, self.commit),
         ]
 
-    def hand_out(self, cluster: Handles, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
+    def hand_out(self, cluster: ClusterHandles, takes: Iterable[int]) -> Iterator[tuple[int, ObjectRead]]:
         for number in takes:
             take, before = self.round.takes[number], 0
             handle = cluster.journal(take.journal)
@@ -301,7 +301,7 @@ class Lift:
                 yield self.round.reader_of(take, before), ObjectRead(take.journal, revision, o)
                 before += o.bytes
 
-    def read(self, cluster: Handles, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
+    def read(self, cluster: ClusterHandles, reads: Iterable[ObjectRead]) -> Iterator[tuple[int, Packable | Fault]]:
         needed = self.still_needed(cluster)
         r = self.round
         for writer, row in read_rows(cluster.store, reads, r.writers, needed, cluster.parallel, r.together):
@@ -312,7 +312,7 @@ class Lift:
                 self.lifted.show(read=row.num_rows)
             yield writer, Packable(row)
 
-    def write(self, cluster: Handles, rows: Iterable[Packable | Fault]) -> Iterator[tuple[int, Files | Fault]]:
+    def write(self, cluster: ClusterHandles, rows: Iterable[Packable | Fault]) -> Iterator[tuple[int, Files | Fault]]:
         """Yield the L1 objects, durable and not committed, and the task that commits them."""
         number = {take.journal: i for i, take in enumerate(self.round.takes)}
         arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
@@ -327,7 +327,7 @@ class Lift:
         if self.lifted is not None:
             self.lifted.show(wrote=records)
 
-    def commit(self, cluster: Handles, parts: Iterable[Files | Fault]) -> Iterator[Outcome]:
+    def commit(self, cluster: ClusterHandles, parts: Iterable[Files | Fault]) -> Iterator[Outcome]:
         yield from commit_round(cluster, self.round, gathered(parts)).values()
 
 
@@ -354,7 +354,7 @@ def gathered(parts: Iterable[Files | Fault]) -> WrittenL1:
     return written
 
 
-def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
+def commit_round(cluster: ClusterHandles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
     """Commit what was written for a round, in each journal that it is of; return what it did there.
 
     A partition is `lost` if the journal refused it and has none of this commit's objects: another reconciler was first, the
@@ -380,7 +380,7 @@ def commit_round(cluster: Handles, r: Round, written: WrittenL1) -> dict[int, Re
 class Commit(Editor):
     """Commits one round, with its epoch, in one journal, of which it took `window`."""
 
-    def __init__(self, cluster: Handles, window: Window, epoch: int) -> None:
+    def __init__(self, cluster: ClusterHandles, window: Window, epoch: int) -> None:
         self._epoch, self._result = epoch, ReconcileResult()
         super().__init__(cluster.journal(window.journal), window.topics, self._result.errors)
 

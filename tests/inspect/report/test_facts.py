@@ -47,7 +47,7 @@ from l0gc.inspect.report.facts import (
 from l0gc.inspect.report.page import render
 from l0gc.inspect.verify.findings import Kind, Suspect, VerifyResult, finding_of
 from l0gc.keys import SCANS, journal_log
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.level_one.give_up import give_up
@@ -60,7 +60,7 @@ NOW = 1_700_000_000_000
 HOUR = 3_600_000
 
 
-def gathered(cluster: Handles) -> Report:
+def gathered(cluster: ClusterHandles) -> Report:
     """What another process sees; it changes nothing, and what it sees can be shown."""
     before = dict(store_of(cluster).objects)
     facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/")
@@ -69,7 +69,7 @@ def gathered(cluster: Handles) -> Report:
     return facts
 
 
-def scan(cluster: Handles, taken_ms: int, rows: list[ScanRow], **changes: object) -> str:
+def scan(cluster: ClusterHandles, taken_ms: int, rows: list[ScanRow], **changes: object) -> str:
     known = totals(taken_ms, cluster_id=cluster.controller.snapshot().cluster_id, **changes)
     return write_scan(cluster.store, cluster.runtime, ScanSnapshot(known, rows))
 

@@ -24,7 +24,7 @@ from l0gc.keys import CONTROLLER_LOG, journal_log
 from l0gc.storage.entry import Entry, StoredEntry, encode_entry
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.row_list import RowList
 from l0gc.streamlog.journal.state import JournalState
@@ -45,15 +45,15 @@ from tests.support.verify import (
 # -- logs ----------------------------------------------------------------------------------------------------------------
 
 
-def copy_of(cluster: Handles, *, deep: bool = False) -> ReplayedJournal:
+def copy_of(cluster: ClusterHandles, *, deep: bool = False) -> ReplayedJournal:
     return read_copy(cluster, 0, deep=deep)
 
 
-def log_of(cluster: Handles) -> SharedLog:
+def log_of(cluster: ClusterHandles) -> SharedLog:
     return handle_of(cluster).replica.log
 
 
-def faults_of(cluster: Handles, *, deep: bool = False) -> list[str]:
+def faults_of(cluster: ClusterHandles, *, deep: bool = False) -> list[str]:
     return [kind for kind, _ in copy_of(cluster, deep=deep).faults]
 
 
@@ -94,7 +94,7 @@ def test_a_log_that_cannot_be_read_says_so() -> None:
         copy_of(cluster)
 
 
-def grown(entries: int = 4, checkpoints: int = 2) -> Handles:
+def grown(entries: int = 4, checkpoints: int = 2) -> ClusterHandles:
     """A journal with so many checkpoints, so many entries before each, and one after the last."""
     cluster = loaded_cluster()
     for _ in range(checkpoints):
@@ -105,7 +105,7 @@ def grown(entries: int = 4, checkpoints: int = 2) -> Handles:
     return cluster
 
 
-def old_enough(cluster: Handles) -> None:
+def old_enough(cluster: ClusterHandles) -> None:
     store_of(cluster).clock.ms += 3_600_000
 
 
@@ -118,7 +118,7 @@ def test_checkpoints_hold_what_their_entries_give_before_and_after_a_truncation(
     assert faults_of(cluster) == faults_of(cluster, deep=True) == []
 
 
-def rewrite(cluster: Handles, number: int, change: Callable[[JournalState], object]) -> None:
+def rewrite(cluster: ClusterHandles, number: int, change: Callable[[JournalState], object]) -> None:
     """Replace the checkpoint with that number by one that says something else."""
     log, machine = log_of(cluster), handle_of(cluster).replica._machine
     offset = log.list_folder().checkpoints[number]
@@ -200,7 +200,7 @@ def test_a_truncation_while_the_log_is_read_is_no_gap() -> None:
         other, left = another_process(cluster), [moment]
 
         def at_the_moment(
-            call: Call, cluster: Handles = cluster, other: Handles = other, left: list[int] = left
+            call: Call, cluster: ClusterHandles = cluster, other: ClusterHandles = other, left: list[int] = left
         ) -> None:
             left[0] -= 1
             if left[0] < 0:
@@ -347,7 +347,7 @@ def test_no_flipped_byte_of_an_l1_object_changes_a_record_unnoticed() -> None:
     assert noticed > len(body) / 4
 
 
-def rewritten(cluster: Handles, **changes: object) -> tuple[str, int]:
+def rewritten(cluster: ClusterHandles, **changes: object) -> tuple[str, int]:
     """The L1 object with other columns, and without checksums."""
     key, _ = l1_of(cluster)
     table = pq.read_table(io.BytesIO(store_of(cluster).objects[key].body))

@@ -16,7 +16,7 @@ from l0gc.inspect.verify.findings import ClusterSnapshot, Kind, Suspect, VerifyR
 from l0gc.inspect.verify.run import confirm, verify
 from l0gc.keys import CONTROLLER_LOG, L1_DATA, PUBLISHED_WATERMARK, journal_log, level_one
 from l0gc.storage.workers import LOCAL, SPARK, LocalWorkers, Stage
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.landing import put_l0
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.watermark.publication import PublishedWatermark
@@ -28,7 +28,7 @@ SECOND = "second"
 L0_DATA = "level_zero/data/"
 
 
-class Tasks(LocalWorkers[Handles]):
+class Tasks(LocalWorkers[ClusterHandles]):
     """Cuts its work as for executors, and pickles what goes from one task to another."""
 
     engine = SPARK  # type: ignore[misc]
@@ -42,7 +42,7 @@ def pickled(work: Any) -> Any:
     return lambda place, items: (pickle.loads(pickle.dumps(found)) for found in again(place, items))
 
 
-def two_topics() -> Handles:
+def two_topics() -> ClusterHandles:
     """Two topics, in two journals and in one, with L0 and L1 objects."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=5, journals=3)
@@ -55,7 +55,7 @@ def two_topics() -> Handles:
     return cluster
 
 
-def verified(cluster: Handles, **options: Any) -> VerifyResult:
+def verified(cluster: ClusterHandles, **options: Any) -> VerifyResult:
     """The result, of one task and of many: it has to be the same."""
     one = verify(cluster, LocalWorkers(cluster), **{"min_age_ms": -1, **options})
     many = verify(cluster, Tasks(cluster, slots=7), **{"min_age_ms": -1, **options})
@@ -201,42 +201,42 @@ def test_what_is_reconciled_and_swept_while_verify_reads_is_no_finding(when: str
 JOURNAL = journal_log(0)
 
 
-def snapshot(cluster: Handles, watermark: int = -1) -> ClusterSnapshot:
+def snapshot(cluster: ClusterHandles, watermark: int = -1) -> ClusterSnapshot:
     published = PublishedWatermark("", watermark, watermark, 0)
     return ClusterSnapshot(cluster.controller.snapshot(), published, cluster.store.now_ms())
 
 
-def found(cluster: Handles, *suspects: Suspect, seen: ClusterSnapshot | None = None) -> list[tuple[str, str]]:
+def found(cluster: ClusterHandles, *suspects: Suspect, seen: ClusterSnapshot | None = None) -> list[tuple[str, str]]:
     """What is left of the suspects, as kind and detail. The second reading is another process's."""
     confirmed = confirm(another_process(cluster), seen or snapshot(cluster), suspects)
     return [(s.kind, s.detail) for s in confirmed]
 
 
-def of_l0(cluster: Handles, kind: Kind) -> Suspect:
+def of_l0(cluster: ClusterHandles, kind: Kind) -> Suspect:
     o = object_of(cluster)
     return structs.replace(of_object(kind, 0, topic_of(cluster), o), needed=o)
 
 
-def of_l1(cluster: Handles, kind: Kind) -> Suspect:
+def of_l1(cluster: ClusterHandles, kind: Kind) -> Suspect:
     key, f = l1_of(cluster)
     return Suspect(kind, 0, "events", topic_of(cluster).revision, 0, key, f.base_offset, f.bytes)
 
 
-def cut(cluster: Handles, key: str) -> None:
+def cut(cluster: ClusterHandles, key: str) -> None:
     cluster.store.put(key, store_of(cluster).objects[key].body[:-1])
 
 
-def flip(cluster: Handles, key: str) -> None:
+def flip(cluster: ClusterHandles, key: str) -> None:
     body = store_of(cluster).objects[key].body
     at = len(body) // 2
     cluster.store.put(key, body[:at] + bytes([body[at] ^ 1]) + body[at + 1 :])
 
 
-def remove(cluster: Handles, key: str) -> None:
+def remove(cluster: ClusterHandles, key: str) -> None:
     cluster.store.delete([key])
 
 
-DAMAGE: list[tuple[Kind, Callable[[Handles, Kind], Suspect], Callable[[Handles, str], None]]] = [
+DAMAGE: list[tuple[Kind, Callable[[ClusterHandles, Kind], Suspect], Callable[[ClusterHandles, str], None]]] = [
     (Kind.L0_MISSING, of_l0, remove),
     (Kind.L0_SHORT, of_l0, cut),
     (Kind.L0_CORRUPT, of_l0, flip),
@@ -248,7 +248,7 @@ DAMAGE: list[tuple[Kind, Callable[[Handles, Kind], Suspect], Callable[[Handles, 
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
 def test_only_a_damaged_object_is_a_finding(
-    kind: Kind, suspected: Callable[[Handles, Kind], Suspect], damage: Callable[[Handles, str], None]
+    kind: Kind, suspected: Callable[[ClusterHandles, Kind], Suspect], damage: Callable[[ClusterHandles, str], None]
 ) -> None:
     cluster = loaded_cluster()
     s = suspected(cluster, kind)
@@ -261,7 +261,7 @@ def test_only_a_damaged_object_is_a_finding(
 
 @pytest.mark.parametrize(("kind", "suspected", "damage"), DAMAGE)
 def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_finding(
-    kind: Kind, suspected: Callable[[Handles, Kind], Suspect], damage: Callable[[Handles, str], None]
+    kind: Kind, suspected: Callable[[ClusterHandles, Kind], Suspect], damage: Callable[[ClusterHandles, str], None]
 ) -> None:
     cluster = loaded_cluster()
     s, seen = suspected(cluster, kind), snapshot(cluster)
@@ -278,19 +278,19 @@ def test_what_was_reconciled_and_swept_meanwhile_is_no_finding() -> None:
     assert found(cluster, *suspects) == []
 
 
-def reconcile_and_sweep(cluster: Handles, key: str) -> None:
+def reconcile_and_sweep(cluster: ClusterHandles, key: str) -> None:
     lift(cluster)
     remove(cluster, key)
 
 
-def delete_and_sweep(cluster: Handles, key: str) -> None:
+def delete_and_sweep(cluster: ClusterHandles, key: str) -> None:
     cluster.controller.delete_topic("events")
     remove(cluster, key)
 
 
 @pytest.mark.parametrize("event", [reconcile_and_sweep, delete_and_sweep])
 def test_rightful_deletion_during_the_second_reading_is_not_a_finding(
-    event: Callable[[Handles, str], None],
+    event: Callable[[ClusterHandles, str], None],
 ) -> None:
     happened = 0
     for moment in range(40):
@@ -299,7 +299,11 @@ def test_rightful_deletion_during_the_second_reading_is_not_a_finding(
         left = [moment]
 
         def at_the_moment(
-            call: Call, cluster: Handles = cluster, other: Handles = other, left: list[int] = left, key: str = s.key
+            call: Call,
+            cluster: ClusterHandles = cluster,
+            other: ClusterHandles = other,
+            left: list[int] = left,
+            key: str = s.key,
         ) -> None:
             left[0] -= 1
             if left[0] < 0:
@@ -324,7 +328,7 @@ def test_a_missing_object_is_reported_with_what_is_lost() -> None:
 # -- L1 objects that no journal names ---------------------------------------------------------------------------------------
 
 
-def orphan(cluster: Handles, base: int = 10, last: int = 19) -> Suspect:
+def orphan(cluster: ClusterHandles, base: int = 10, last: int = 19) -> Suspect:
     p = topic_of(cluster).id(0)
     key = level_one(p, 1, base, last, UUID)
     cluster.store.put(key, b"x")
@@ -377,7 +381,7 @@ def test_a_confirmed_fault_remains_a_finding(kind: Kind) -> None:
     assert found(cluster, *suspects) == []
 
 
-def broken_checkpoint(cluster: Handles, change: Callable[[JournalState], object]) -> None:
+def broken_checkpoint(cluster: ClusterHandles, change: Callable[[JournalState], object]) -> None:
     replica = handle_of(cluster).replica
     state = replica._machine.decode(replica._machine.encode(state_of(cluster)), "a copy")
     change(state)

@@ -18,7 +18,7 @@ from l0gc.keys import journal_log
 from l0gc.operations import Sweep
 from l0gc.storage.entry import Entry, encode_entry
 from l0gc.storage.objectstore import LocalFolder
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.pins import create_pin
 from tests.support.memory_store import another_process, copy_of, put_back, store_of, topic_in_memory
@@ -28,7 +28,7 @@ from tests.test_api import over
 GET = "REST.GET.OBJECT"
 
 
-def lifted() -> Handles:
+def lifted() -> ClusterHandles:
     """Records in L1, whose three L0 objects are garbage, and some that wait in L0."""
     cluster = topic_in_memory(2)
     for _ in range(3):
@@ -41,7 +41,7 @@ def lifted() -> Handles:
     return cluster
 
 
-def shadow(cluster: Handles) -> SweepResult:
+def shadow(cluster: ClusterHandles) -> SweepResult:
     result = SweepRun(cluster, Sweep(shadow=True)).run(1)
     store_of(cluster).clock.sleep(60)
     return result
@@ -51,7 +51,7 @@ def kinds(result: VerifyResult) -> list[str]:
     return [f.kind for f in result.findings]
 
 
-def summary(cluster: Handles, run: SweepResult, **changes: object) -> None:
+def summary(cluster: ClusterHandles, run: SweepResult, **changes: object) -> None:
     """Have the run's end say something else."""
     there: RunSummary = read_summary(cluster.store, run.run_id)
     write_summary(cluster.store, msgspec.structs.replace(there, **changes))
@@ -94,7 +94,7 @@ def test_an_object_that_a_partition_still_needs_is_found() -> None:
     assert store_of(cluster).objects == before
 
 
-def wrongly(cluster: Handles, bound: int) -> SweepResult:
+def wrongly(cluster: ClusterHandles, bound: int) -> SweepResult:
     """A shadow run by an M that is too high, as a mistake in l0gc would publish it."""
     from l0gc.collect import sweep
     from l0gc.collect.plan import plan_sweep
@@ -218,7 +218,7 @@ def access_logs(tmp_path: Path) -> Callable[..., AccessLogs]:
     return write
 
 
-def keys_on_record(cluster: Handles, run: SweepResult) -> list[str]:
+def keys_on_record(cluster: ClusterHandles, run: SweepResult) -> list[str]:
     from l0gc.collect.history import shadowed
 
     return sorted(r.key for r in shadowed(cluster.store, run.run_id, cluster.parallel))

@@ -8,7 +8,7 @@ import pytest
 
 from l0gc.inspect.explain import explain_key
 from l0gc.keys import level_one_shared
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.inspect.verify.test_run import kinds, verified
 from tests.support.memory_store import MemoryStore, store_of, topic_in_memory
 from tests.support.reconcile import named, put, reconcile
@@ -16,7 +16,7 @@ from tests.support.reconcile import named, put, reconcile
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
-def shared_cluster() -> tuple[Handles, str]:
+def shared_cluster() -> tuple[ClusterHandles, str]:
     """Two shared objects of 80 partitions, and the key of one."""
     cluster = topic_in_memory(80)
     for n in range(2):

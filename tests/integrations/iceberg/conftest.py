@@ -9,7 +9,7 @@ import yaml
 
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.config import StoreConfig
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.docs.test_blocks import found
 from tests.support.engines import of_server
 from tests.support.memory_store import topic_in_memory
@@ -30,7 +30,7 @@ def documented_catalog(
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Handles:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
     """A cluster with a table of `events`, which has been synced once."""
     sql_catalog(monkeypatch, tmp_path)
     made = topic_in_memory(2, 1)

@@ -20,7 +20,7 @@ from l0gc.integrations.iceberg import catalog as catalogs
 from l0gc.integrations.iceberg import commit, plan
 from l0gc.integrations.iceberg.sync import drop_table, sync_tables
 from l0gc.keys import L1_DATA
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.interrupting import Interrupt
 from tests.support.memory_store import another_process, copy_of, store_of
 from tests.support.merge import merge
@@ -31,13 +31,13 @@ from tests.support.vacuum import vacuum
 Commit = Callable[..., Any]
 
 
-def pins_that_nothing_names(cluster: Handles) -> set[str]:
+def pins_that_nothing_names(cluster: ClusterHandles) -> set[str]:
     notes = [plan.note_of(s.summary.additional_properties) for s in table(cluster).metadata.snapshots if s.summary]
     return cluster.controller.snapshot().pins.keys() - {note.pin for note in notes if note}
 
 
 def fails(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch, commits: Callable[[Commit], Commit], minutes: int = 7 * 60
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch, commits: Callable[[Commit], Commit], minutes: int = 7 * 60
 ) -> Exception:
     """A sync that takes a new pin, and whose commit is replaced, fails with this."""
     store_of(cluster).clock.ms += minutes * 60_000
@@ -65,7 +65,7 @@ def after(real: Commit) -> Commit:
 
 @pytest.mark.parametrize("commits", [before, after])
 def test_the_next_commit_ends_the_pins_of_commits_that_nobody_knows_about(
-    commits: Callable[[Commit], Commit], cluster: Handles, monkeypatch: pytest.MonkeyPatch
+    commits: Callable[[Commit], Commit], cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for _ in range(3):
         failure = fails(cluster, monkeypatch, commits)
@@ -79,7 +79,9 @@ def test_the_next_commit_ends_the_pins_of_commits_that_nobody_knows_about(
     assert pins_that_nothing_names(cluster) == set()
 
 
-def test_a_catalog_refusing_commits_does_not_accumulate_pins(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_catalog_refusing_commits_does_not_accumulate_pins(
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each try takes a pin, and a thousand of them are the most that a cluster has (hazard 32)."""
     for n in range(12):
         failure = fails(cluster, monkeypatch, before, minutes=20 if n else 7 * 60)
@@ -87,13 +89,13 @@ def test_a_catalog_refusing_commits_does_not_accumulate_pins(cluster: Handles, m
         assert len(pins_that_nothing_names(cluster)) <= 4
 
 
-def _kept(cluster: Handles) -> set[str]:
+def _kept(cluster: ClusterHandles) -> set[str]:
     there = table(cluster)
     found = [there.scan(snapshot_id=s.snapshot_id).plan_files() for s in there.metadata.snapshots]
     return {t.file.file_path for tasks in found for t in tasks}
 
 
-def test_the_next_sync_finds_a_late_commit(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_sync_finds_a_late_commit(cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, landed = threading.Event(), threading.Event()
 
     def late(real: Commit) -> Commit:
@@ -127,7 +129,7 @@ def meanwhile(method: str, does: Callable[[], object]) -> Iterator[None]:
     assert not left
 
 
-def head_pin(cluster: Handles) -> str:
+def head_pin(cluster: ClusterHandles) -> str:
     head = table(cluster).current_snapshot()
     assert head is not None
     assert head.summary is not None
@@ -136,7 +138,7 @@ def head_pin(cluster: Handles) -> str:
     return note.pin
 
 
-def test_a_sync_does_not_end_another_syncs_pin(cluster: Handles) -> None:
+def test_a_sync_does_not_end_another_syncs_pin(cluster: ClusterHandles) -> None:
     """That one has nothing new to commit, ends an old snapshot, and so does not get in the way of the other's commit."""
     lift(cluster)
     sync(cluster, keep_ms=HOUR_MS)
@@ -159,7 +161,7 @@ def test_a_sync_does_not_end_another_syncs_pin(cluster: Handles) -> None:
     assert len(_kept(cluster)) > 0
 
 
-def test_a_sync_whose_pin_is_deleted_before_its_commit_takes_another(cluster: Handles) -> None:
+def test_a_sync_whose_pin_is_deleted_before_its_commit_takes_another(cluster: ClusterHandles) -> None:
     def delete_all() -> None:
         for pin in cluster.controller.snapshot().pins.values():
             cluster.controller.delete_pin(pin.name)
@@ -171,7 +173,7 @@ def test_a_sync_whose_pin_is_deleted_before_its_commit_takes_another(cluster: Ha
     assert head_pin(cluster) in cluster.controller.snapshot().pins
 
 
-def test_the_snapshot_of_a_sync_that_ended_while_another_began_stays(cluster: Handles) -> None:
+def test_the_snapshot_of_a_sync_that_ended_while_another_began_stays(cluster: ClusterHandles) -> None:
     """The other one has read the pins before it loads the table, which names a new one."""
     other = another_process(cluster)
     store_of(cluster).clock.ms += 7 * HOUR_MS
@@ -182,7 +184,7 @@ def test_the_snapshot_of_a_sync_that_ended_while_another_began_stays(cluster: Ha
     assert ([synced.snapshot_id], synced.expired) == (made, 0)
 
 
-def test_a_dead_syncs_ineffective_pin_ends(cluster: Handles) -> None:
+def test_a_dead_syncs_ineffective_pin_ends(cluster: ClusterHandles) -> None:
     known = cluster.controller.snapshot().table("events")
     pin = cluster.controller.create_pin(f"{known.pin_prefix}x", 30 * DAY_MS, level_one=True, why="")
     lift(cluster)
@@ -197,7 +199,9 @@ def test_a_dead_syncs_ineffective_pin_ends(cluster: Handles) -> None:
     assert cluster.controller.snapshot().pins == {}
 
 
-def test_dropping_a_table_during_its_sync_is_one_sentence(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropping_a_table_during_its_sync_is_one_sentence(
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known = cluster.controller.snapshot().table("events")
 
     def dropped(real: Commit) -> Commit:
@@ -213,7 +217,7 @@ def test_dropping_a_table_during_its_sync_is_one_sentence(cluster: Handles, monk
     assert cluster.controller.snapshot().pins == {}
 
 
-def test_bytes_kept_by_table_pins_do_not_wait_for_vacuum(cluster: Handles) -> None:
+def test_bytes_kept_by_table_pins_do_not_wait_for_vacuum(cluster: ClusterHandles) -> None:
     lift(cluster, 3)
     sync(cluster)
     merge(cluster)
@@ -225,7 +229,7 @@ def test_bytes_kept_by_table_pins_do_not_wait_for_vacuum(cluster: Handles) -> No
     assert vacuum(cluster).oldest_dropped_age_s == pytest.approx(2 * 86_400, abs=60)
 
 
-def folder_of(cluster: Handles) -> Path:
+def folder_of(cluster: ClusterHandles) -> Path:
     return Path(table(cluster).location().removeprefix("file://")) / "metadata"
 
 
@@ -235,13 +239,13 @@ def dated(folder: Path, ms: int) -> None:
         os.utime(file, (ms / 1000, ms / 1000))
 
 
-def known_files(cluster: Handles) -> set[str]:
+def known_files(cluster: ClusterHandles) -> set[str]:
     return {f.rpartition("/")[2] for f in commit.metadata_files(table(cluster))}
 
 
 @pytest.mark.parametrize("ahead_days", [2, -2])
 def test_the_metadata_of_another_commit_stays_whatever_the_warehouses_clock_says(
-    cluster: Handles, ahead_days: int
+    cluster: ClusterHandles, ahead_days: int
 ) -> None:
     """By the bucket's clock a file that was written just now may be days old, or of the day after tomorrow."""
     store_of(cluster).clock.ms = int(time.time() * 1000) + ahead_days * DAY_MS
@@ -261,7 +265,7 @@ def test_the_metadata_of_another_commit_stays_whatever_the_warehouses_clock_says
     assert sync(cluster).files == 6
 
 
-def test_unreferenced_metadata_files_end_after_a_day(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreferenced_metadata_files_end_after_a_day(cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, clock = folder_of(cluster), store_of(cluster).clock
 
     def dies(real: Commit) -> Commit:

@@ -8,7 +8,7 @@ import pytest
 
 from l0gc.integrations.iceberg.sync import sync_tables
 from l0gc.keys import parse_level_one
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.memory_store import store_of
 from tests.support.reconcile import put, reconcile
 from tests.support.sharing import drain, loaded, state_of
@@ -19,13 +19,13 @@ PARTITIONS = 100
 
 
 @pytest.fixture
-def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Handles:
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
     """A topic with two shared objects, each with two records of each partition."""
     sql_catalog(monkeypatch, tmp_path)
     return loaded(2, PARTITIONS)[0]
 
 
-def offsets(cluster: Handles) -> dict[int, list[tuple[int, int]]]:
+def offsets(cluster: ClusterHandles) -> dict[int, list[tuple[int, int]]]:
     """The first and the last offset of each object that the table names, of each partition."""
     found: dict[int, list[tuple[int, int]]] = {}
     for key in map(parse_level_one, names(cluster)):
@@ -34,7 +34,7 @@ def offsets(cluster: Handles) -> dict[int, list[tuple[int, int]]]:
     return {p: sorted(some) for p, some in sorted(found.items())}
 
 
-def test_a_topic_is_drained_when_it_gets_a_table(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_is_drained_when_it_gets_a_table(cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> None:
     with over(cluster, monkeypatch) as library:
         library.tables.create("events", catalog="lake")
     assert state_of(cluster).shared == ()
@@ -42,7 +42,7 @@ def test_a_topic_is_drained_when_it_gets_a_table(cluster: Handles, monkeypatch: 
     assert offsets(cluster) == {p: [(0, 3)] for p in range(PARTITIONS)}
 
 
-def test_a_table_names_nothing_above_rows_of_shared_objects(cluster: Handles) -> None:
+def test_a_table_names_nothing_above_rows_of_shared_objects(cluster: ClusterHandles) -> None:
     with_table(cluster)
     put(cluster, "events", {p: [b"later"] for p in range(3)})
     reconcile(cluster)

@@ -30,7 +30,7 @@ from l0gc.integrations.iceberg.sync import create_table, drop_table, sync_tables
 from l0gc.keys import JOURNALS, L1_DATA, PUBLISHED_COPY, PUBLISHED_WATERMARK, journal_log
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import Place
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Pin, Topic, TopicTable
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, table_of
@@ -43,7 +43,7 @@ from tests.support.reconcile import named, put, reconcile
 from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sync, table, vacuum_all, with_table
 
 
-def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Handles) -> None:
+def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: ClusterHandles) -> None:
     lift(cluster, 3)
     merged = merge(cluster)
     done = sync(cluster)
@@ -53,7 +53,7 @@ def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: Handles
     assert (again.committed, again.snapshot_id) == (False, done.snapshot_id)
 
 
-def test_vacuum_keeps_objects_of_kept_snapshots(cluster: Handles) -> None:
+def test_vacuum_keeps_objects_of_kept_snapshots(cluster: ClusterHandles) -> None:
     lift(cluster, 3)
     first = sync(cluster).snapshot_id
     read = set(names(cluster, first))
@@ -119,7 +119,7 @@ def test_the_metadata_of_a_table_that_is_synced_each_minute_stays_small() -> Non
 
 
 def test_a_snapshot_between_others_ends_and_its_metadata_with_it(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "THINNED", 3)
     folder = Path(table(cluster).location().removeprefix("file://"), "metadata")
@@ -139,7 +139,7 @@ def test_a_snapshot_between_others_ends_and_its_metadata_with_it(
     assert {f.name for f in folder.iterdir() if not f.name.startswith(".")} - named == set()
 
 
-def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Handles) -> None:
+def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: ClusterHandles) -> None:
     (pin,) = cluster.controller.snapshot().pins.values()
     assert pin.topic == cluster.controller.snapshot().topic("events").revision
     first = sync(cluster).snapshot_id
@@ -149,7 +149,9 @@ def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: Handles) -
     assert [s.snapshot_id for s in table(cluster).metadata.snapshots] == [done.snapshot_id] != [first]
 
 
-def test_only_manifests_of_affected_ages_are_rewritten(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_manifests_of_affected_ages_are_rewritten(
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(commit, "MANIFEST_FILES", 4)
     lift(cluster, 40)
     sync(cluster)
@@ -171,7 +173,7 @@ def test_only_manifests_of_affected_ages_are_rewritten(cluster: Handles, monkeyp
     assert (len(before - after), len(after - before)) == (2, 1)
 
 
-def test_syncs_in_one_epoch_name_each_object_once(cluster: Handles) -> None:
+def test_syncs_in_one_epoch_name_each_object_once(cluster: ClusterHandles) -> None:
     """Then the epochs of objects do not show which of them a snapshot has."""
     for n in range(3):
         put(cluster, "events", {1 - n % 2: [b"%d" % n]})
@@ -184,7 +186,7 @@ def test_syncs_in_one_epoch_name_each_object_once(cluster: Handles) -> None:
     assert (done.added, done.removed) == (1, 2)
 
 
-def test_a_table_naming_foreign_objects_is_refused(cluster: Handles) -> None:
+def test_a_table_naming_foreign_objects_is_refused(cluster: ClusterHandles) -> None:
     (path, *_), url = sorted(named(cluster, "events")), cluster.store.url
     assert commit.name_in(f"{url}{path}", url, "t")
     for other in (path, f"s3://another/{path}", f"{url}{path}x", f"{url}level_zero/data/{path[15:60]}"):
@@ -194,7 +196,7 @@ def test_a_table_naming_foreign_objects_is_refused(cluster: Handles) -> None:
 
 @pytest.mark.thorough
 @pytest.mark.slow
-def test_fifty_rounds_leave_a_bounded_number_of_everything(cluster: Handles) -> None:
+def test_fifty_rounds_leave_a_bounded_number_of_everything(cluster: ClusterHandles) -> None:
     for n in range(50):
         lift(cluster)
         store_of(cluster).clock.ms += 2 * HOUR_MS
@@ -249,7 +251,7 @@ class Dying:
 @pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_died_anywhere_is_made_good_by_the_next(
-    when: str, cluster: Handles, monkeypatch: pytest.MonkeyPatch
+    when: str, cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for last in range(1, 60):
         lift(cluster, 2)
@@ -270,7 +272,7 @@ def test_a_run_that_died_anywhere_is_made_good_by_the_next(
     assert 10 < last < 59
 
 
-def test_of_two_at_once_one_decides_anew(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_two_at_once_one_decides_anew(cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> None:
     lift(cluster)
     real, other = plan.check_not_ahead, [another_process(cluster)]
 
@@ -288,7 +290,7 @@ def test_of_two_at_once_one_decides_anew(cluster: Handles, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("what", ["fewer", "another number of records", "another partition"])
 def test_a_manifest_that_is_read_badly_is_not_written_on(
-    what: str, cluster: Handles, monkeypatch: pytest.MonkeyPatch
+    what: str, cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Avro has no checksum, and what a sync reads of a manifest goes into the next one (hazard 34)."""
     lift(cluster, 3)
@@ -324,7 +326,7 @@ def test_a_manifest_that_is_read_badly_is_not_written_on(
 
 
 def test_a_table_of_another_owner_or_earlier_topic_is_refused(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = copy_of(store_of(cluster))
     known = cluster.controller.snapshot().table("events")
@@ -350,16 +352,16 @@ def test_a_table_of_another_owner_or_earlier_topic_is_refused(
     assert {k: v for k, v in copy_of(store_of(cluster)).items() if k in before} == before
 
 
-def copied(cluster: Handles) -> Handles:
+def copied(cluster: ClusterHandles) -> ClusterHandles:
     """A restored copy of the cluster, in another bucket, with the same catalog in its configuration."""
     store = store_of(cluster)
     other = MemoryStore(store.clock)
     other.url = "memory:copy/"
     put_back(other, "", copy_of(store))
-    return Handles(other, Runtime(store.clock, random.Random(99)))
+    return ClusterHandles(other, Runtime(store.clock, random.Random(99)))
 
 
-def test_a_restored_copy_of_a_cluster_leaves_productions_table_as_it_is(cluster: Handles) -> None:
+def test_a_restored_copy_of_a_cluster_leaves_productions_table_as_it_is(cluster: ClusterHandles) -> None:
     lift(cluster)
     sync(cluster)
     copy, before = copied(cluster), (table(cluster).metadata_location, names(cluster))
@@ -379,15 +381,15 @@ def test_a_restored_copy_of_a_cluster_leaves_productions_table_as_it_is(cluster:
     assert sync(copy).files
 
 
-def copied_table(copy: Handles) -> TopicTable:
+def copied_table(copy: ClusterHandles) -> TopicTable:
     return copy.controller.snapshot().table("events")
 
 
-def copied_topic(copy: Handles) -> Topic:
+def copied_topic(copy: ClusterHandles) -> Topic:
     return copy.controller.snapshot().topic("events")
 
 
-def test_two_clusters_do_not_share_a_table_of_one_name(cluster: Handles) -> None:
+def test_two_clusters_do_not_share_a_table_of_one_name(cluster: ClusterHandles) -> None:
     lift(cluster)
     other = memory_cluster(MemoryStore(store_of(cluster).clock), seed=7)
     store_of(other).url = "memory:other/"
@@ -397,7 +399,7 @@ def test_two_clusters_do_not_share_a_table_of_one_name(cluster: Handles) -> None
     assert other.controller.snapshot().tables == {}
 
 
-def test_a_table_of_a_regrown_journal_is_refused(cluster: Handles) -> None:
+def test_a_table_of_a_regrown_journal_is_refused(cluster: ClusterHandles) -> None:
     """Also where nothing that is published shows it."""
     before = copy_of(store_of(cluster), JOURNALS)
     lift(cluster)
@@ -412,7 +414,7 @@ def test_a_table_of_a_regrown_journal_is_refused(cluster: Handles) -> None:
     assert table(cluster).metadata_location == was
 
 
-def point(cluster: Handles, metadata_location: str) -> None:
+def point(cluster: ClusterHandles, metadata_location: str) -> None:
     """Somebody with rights on the catalog alone has the table's entry name this file."""
     engine = table(cluster).catalog.engine  # type: ignore[attr-defined]  # SQLite's
     with engine.begin() as sql:
@@ -422,7 +424,7 @@ def point(cluster: Handles, metadata_location: str) -> None:
 
 
 @pytest.mark.parametrize("does", ["all of it", "its log"])
-def test_a_table_pointing_at_foreign_metadata_stays_refused(cluster: Handles, does: str) -> None:
+def test_a_table_pointing_at_foreign_metadata_stays_refused(cluster: ClusterHandles, does: str) -> None:
     there, known = table(cluster), cluster.controller.snapshot().table("events")
     theirs = there.catalog.create_table(
         "l0gc.theirs", catalogs.SCHEMA, partition_spec=catalogs.SPEC, properties=there.properties
@@ -452,7 +454,7 @@ def test_a_table_pointing_at_foreign_metadata_stays_refused(cluster: Handles, do
     assert {f.name for f in folder.iterdir()} == files
 
 
-def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Handles) -> None:
+def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: ClusterHandles) -> None:
     before = copy_of(store_of(cluster), journal_log(0))
     lift(cluster)
     sync(cluster)
@@ -465,7 +467,7 @@ def test_a_table_that_knows_more_than_its_journal_is_refused(cluster: Handles) -
         plan.check_not_ahead(note, lambda journal, place: False, TopicTable("events", 1, "lake", "l0gc.events"))
 
 
-def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> None:
+def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: ClusterHandles) -> None:
     was = names(cluster)
     delete_topic(cluster, "events")
     with pytest.raises(NotFoundError, match="stays as it is until"):
@@ -486,7 +488,7 @@ def test_a_deleted_topics_table_stays_until_it_is_dropped(cluster: Handles) -> N
 
 
 def test_what_a_catalogs_plugin_raises_keeps_no_other_table_from_being_synced(
-    cluster: Handles, monkeypatch: pytest.MonkeyPatch
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.controller.create_topic("others", 1)
     create_table(cluster, table_of(cluster.controller.snapshot().topic("others"), "lake", None))
@@ -504,7 +506,7 @@ def test_what_a_catalogs_plugin_raises_keeps_no_other_table_from_being_synced(
     assert result.problem is not None
 
 
-def test_bad_input_is_one_sentence(cluster: Handles) -> None:
+def test_bad_input_is_one_sentence(cluster: ClusterHandles) -> None:
     known = cluster.controller.snapshot().table("events")
     with pytest.raises(UsageError, match=r"namespace\.name"):
         cluster.controller.create_table(TopicTable("events", known.revision, "lake", "plain"))
@@ -512,7 +514,7 @@ def test_bad_input_is_one_sentence(cluster: Handles) -> None:
         sync_tables(cluster, "events", 400 * DAY_MS)
 
 
-def test_only_metadata_files_of_the_table_are_ever_deleted(cluster: Handles) -> None:
+def test_only_metadata_files_of_the_table_are_ever_deleted(cluster: ClusterHandles) -> None:
     there, url = table(cluster), cluster.store.url
     inside = f"{there.location()}/metadata/"
     for path in (

@@ -23,7 +23,7 @@ from l0gc.integrations.iceberg.commit import typed_statistics
 from l0gc.keys import CONTROLLER_LOG
 from l0gc.operations import Merge
 from l0gc.storage.config import StoreConfig
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR_ID
 from l0gc.streamlog.values.given import columns_of
@@ -46,7 +46,7 @@ FILTERS = (
 SECOND = {"fields": [{"name": "id", "type": "long"}, FIRST["fields"][1], *MORE]}
 
 
-def test_the_next_sync_adds_the_topics_columns_by_id(cluster: Handles) -> None:
+def test_the_next_sync_adds_the_topics_columns_by_id(cluster: ClusterHandles) -> None:
     lift(cluster)
     sync(cluster)
     alter = cluster.controller.alter_topic
@@ -69,7 +69,7 @@ def test_the_next_sync_adds_the_topics_columns_by_id(cluster: Handles) -> None:
         sync(cluster)
 
 
-def test_filters_skip_objects_by_bounds_and_null_counts(cluster: Handles) -> None:
+def test_filters_skip_objects_by_bounds_and_null_counts(cluster: ClusterHandles) -> None:
     kinds = {
         "i": "int",
         "x": "float",
@@ -134,7 +134,7 @@ def test_bounds_of_texts_are_short_and_never_within_the_texts(
             assert upper is None or text <= upper
 
 
-def test_bounds_and_nulls_of_a_replaced_column_are_not_the_new_ones(cluster: Handles) -> None:
+def test_bounds_and_nulls_of_a_replaced_column_are_not_the_new_ones(cluster: ClusterHandles) -> None:
     """Both are stored in four bytes under the same name; a dropped column is in older objects, too."""
     fields = [{"name": "n", "type": "int"}, {"name": "gone", "type": "string"}]
     cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": fields}))
@@ -146,7 +146,9 @@ def test_bounds_and_nulls_of_a_replaced_column_are_not_the_new_ones(cluster: Han
     assert _planned(cluster, "n IS NULL") == 3
 
 
-def test_every_plan_includes_an_object_of_a_newer_schema(cluster: Handles, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_plan_includes_an_object_of_a_newer_schema(
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster.controller.alter_topic("events", NOT_GIVEN, columns_of(FIRST))
     l1_rows = syncing.l1_rows
 
@@ -161,7 +163,7 @@ def test_every_plan_includes_an_object_of_a_newer_schema(cluster: Handles, monke
     assert _planned(cluster, "id > 100") == 3
 
 
-def _planned(cluster: Handles, wanted: str) -> int:
+def _planned(cluster: ClusterHandles, wanted: str) -> int:
     """How many objects a query with this filter reads."""
     return len([*table(cluster).scan(row_filter=wanted).plan_files()])
 
@@ -261,7 +263,7 @@ def _rows(rows: pl.DataFrame) -> list[tuple[Any, ...]]:
     return [*rows.sort("offset").select(wanted).iter_rows()]
 
 
-def test_a_restored_controller_log_swaps_no_columns_of_a_table(cluster: Handles) -> None:
+def test_a_restored_controller_log_swaps_no_columns_of_a_table(cluster: ClusterHandles) -> None:
     """Objects of the lost schema stay in the table, and none of their columns is taken for another one."""
     store = store_of(cluster)
     cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": [{"name": "id", "type": "int"}]}))

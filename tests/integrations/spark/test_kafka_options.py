@@ -12,7 +12,7 @@ from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.options import read_options
 from l0gc.integrations.spark.source import SCHEMA, L0gcDataSource
 from l0gc.integrations.spark.stream import Stream
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.rows import MAX_OFFSET
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import store_of, topic_in_memory
@@ -20,7 +20,7 @@ from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import URL, Row, data_source, on, read, stream_reader
 
 
-def timed(in_l1: bool = False) -> tuple[Handles, list[int]]:
+def timed(in_l1: bool = False) -> tuple[ClusterHandles, list[int]]:
     """Two partitions with a record each at three moments, and the second one with another; and the moments."""
     cluster = topic_in_memory(2)
     for n in range(4):
@@ -32,7 +32,7 @@ def timed(in_l1: bool = False) -> tuple[Handles, list[int]]:
     return cluster, sorted(r.timestamp_ms for r in records if r.partition == 1)
 
 
-def found(cluster: Handles, **options: str) -> dict[int, list[int]]:
+def found(cluster: ClusterHandles, **options: str) -> dict[int, list[int]]:
     """The offsets of each partition that a batch reads."""
     rows: list[Row] = read(cluster, topic="events", **options)
     return {p: sorted(offset for at, offset, _ in rows if at == p) for p in range(2)}

@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, StructType
 
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.source import SCHEMA
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import stored_values
 from tests.support.memory_store import topic_in_memory
@@ -36,7 +36,7 @@ PAST = "1000000000000"
 ALL = [(0, 0, b"a"), (0, 1, b"b"), (1, 0, b"c")]
 
 
-def cluster_of_three() -> Handles:
+def cluster_of_three() -> ClusterHandles:
     cluster = topic_in_memory(2)
     put(cluster, "events", {0: [b"a", b"b"], 1: [b"c"]})
     return cluster

@@ -6,7 +6,7 @@ import pytest
 
 from l0gc.errors import AccessDeniedError, NotFoundError, OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.readers import with_pin
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
@@ -21,7 +21,7 @@ from tests.support.wrong_dates import DAY_MS
 
 
 @pytest.fixture
-def cluster() -> Handles:
+def cluster() -> ClusterHandles:
     """Records in L1, and others that are not."""
     cluster = topic_in_memory(2, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b"]})
@@ -33,7 +33,7 @@ def cluster() -> Handles:
 ROWS = [(0, 0, b"a"), (0, 1, b"c"), (1, 0, b"b"), (1, 1, b"d")]
 
 
-def goes_away(cluster: Handles) -> None:
+def goes_away(cluster: ClusterHandles) -> None:
     """All that is there is reconciled, deleted, and gone if nothing keeps it; logs are truncated."""
     other = another_process(cluster, seed=7)
     reconcile(other)
@@ -47,11 +47,11 @@ def goes_away(cluster: Handles) -> None:
     vacuum(other)
 
 
-def watermark(cluster: Handles) -> int:
+def watermark(cluster: ClusterHandles) -> int:
     return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
-def later(cluster: Handles) -> None:
+def later(cluster: ClusterHandles) -> None:
     """The logs are truncated and what was dropped is purged, if nothing keeps it."""
     other = another_process(cluster, seed=9)
     for _ in range(4):
@@ -62,7 +62,7 @@ def later(cluster: Handles) -> None:
 
 
 def test_a_pinned_frame_reads_the_same_until_its_pin_ends(
-    cluster: Handles,
+    cluster: ClusterHandles,
 ) -> None:
     """Also its topic: what is read is planned as of the pin, however late."""
     pin = create_pin(cluster, "audit", 7 * DAY_MS)
@@ -80,7 +80,7 @@ def test_a_pinned_frame_reads_the_same_until_its_pin_ends(
             read(cluster, topic="events")
 
 
-def test_a_frame_is_pinned_within_its_block(cluster: Handles) -> None:
+def test_a_frame_is_pinned_within_its_block(cluster: ClusterHandles) -> None:
     with on(cluster):
         with with_pin({"url": URL, "topic": "events", "minPartitions": 1}) as options:
             put(another_process(cluster), "events", {0: [b"later"]})
@@ -96,7 +96,7 @@ def test_a_frame_is_pinned_within_its_block(cluster: Handles) -> None:
     ("options", "rows"), [({}, ROWS), ({"endingOffsets": '{"events":{"0":1,"1":1}}'}, [ROWS[0], ROWS[2]])]
 )
 def test_a_pin_holds_m_only_for_a_frame_that_reads_l0(
-    cluster: Handles, options: dict[str, str], rows: list[Row]
+    cluster: ClusterHandles, options: dict[str, str], rows: list[Row]
 ) -> None:
     before = watermark(cluster)
     with on(cluster), with_pin({"url": URL, "topic": "events", **options}) as of_pin:
@@ -110,14 +110,14 @@ def test_a_pin_holds_m_only_for_a_frame_that_reads_l0(
         assert read(cluster, **of_pin) == rows
 
 
-def test_a_frame_that_cannot_be_planned_leaves_no_pin(cluster: Handles) -> None:
+def test_a_frame_that_cannot_be_planned_leaves_no_pin(cluster: ClusterHandles) -> None:
     given = {"url": URL, "topic": "events", "endingOffsets": '{"events":{"0":9}}'}
     with on(cluster), pytest.raises(OffsetOutOfRangeError, match="asks for record 9"), with_pin(given):
         pass
     assert not cluster.controller.snapshot().pins
 
 
-def test_a_pin_that_does_not_keep_what_a_frame_reads_is_refused(cluster: Handles) -> None:
+def test_a_pin_that_does_not_keep_what_a_frame_reads_is_refused(cluster: ClusterHandles) -> None:
     other, _ = cluster.controller.create_topic("other", 1)
     create_pin(cluster, "level-one", DAY_MS, level_one=True)
     create_pin(cluster, "of-another", DAY_MS, topic=other.revision)
@@ -133,12 +133,12 @@ def test_a_pin_that_does_not_keep_what_a_frame_reads_is_refused(cluster: Handles
         read(cluster, topic="events", pin="true")
 
 
-def test_a_stream_has_no_pin(cluster: Handles) -> None:
+def test_a_stream_has_no_pin(cluster: ClusterHandles) -> None:
     with on(cluster), pytest.raises(UsageError, match="option pin is for batches only"):
         stream_reader(topic="events", pin="true")
 
 
-def test_credentials_that_may_only_read_are_told_so(cluster: Handles) -> None:
+def test_credentials_that_may_only_read_are_told_so(cluster: ClusterHandles) -> None:
     def read_only(call: Call) -> None:
         if call.kind.startswith("put"):
             raise AccessDeniedError("no")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from tests.support.memory_store import MemoryStore, store_of, topic_in_memory
 from tests.support.merge import merge
 from tests.support.reconcile import put, reconcile
@@ -27,7 +27,7 @@ class CountingStore(MemoryStore):
         return found
 
 
-def counting(partitions: int) -> tuple[Handles, CountingStore]:
+def counting(partitions: int) -> tuple[ClusterHandles, CountingStore]:
     store = CountingStore()
     cluster = topic_in_memory(partitions, store=store)
     return cluster, store

@@ -22,7 +22,7 @@ from l0gc.integrations.spark.plan import Slice
 from l0gc.integrations.spark.source import SCHEMA
 from l0gc.spark import handles
 from l0gc.storage.s3 import S3Store
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -42,7 +42,7 @@ def values(partition: int, first: int, end: int) -> list[bytes]:
     return [b"%d:%04d" % (partition, n) for n in range(first, end)]
 
 
-def filled(partitions: int = 3, journals: int = 1, in_l1: int = 20, in_l0: int = 20) -> Handles:
+def filled(partitions: int = 3, journals: int = 1, in_l1: int = 20, in_l0: int = 20) -> ClusterHandles:
     """Each partition has so many records in L1, and so many above them."""
     cluster = topic_in_memory(partitions, journals)
     for first, end in [(0, in_l1 // 2), (in_l1 // 2, in_l1)]:
@@ -118,7 +118,7 @@ def test_a_reader_reads_exactly_what_was_planned() -> None:
         assert sorted(rows_of(table(reader, planned))) == expected(3)
 
 
-def collect(cluster: Handles) -> None:
+def collect(cluster: ClusterHandles) -> None:
     """Another process reconciles and merges all there is, and everything that no journal names is deleted."""
     reconcile(cluster)
     merge(cluster, None, MergeRule(fan_in=2))
@@ -182,7 +182,7 @@ def test_an_l1_object_with_unexpected_offsets_is_refused() -> None:
         read(cluster, topic="events")
 
 
-def _named(cluster: Handles) -> set[str]:
+def _named(cluster: ClusterHandles) -> set[str]:
     topic = cluster.controller.snapshot().topic("events")
     return {o.key for o in cluster.journal(topic.journals[0]).catch_up().topics[topic.revision].objects}
 
@@ -293,7 +293,7 @@ def test_offsets_alone_come_from_the_journal_and_are_those_that_reading_gives(se
     assert touched == []
 
 
-def change(cluster: Handles, what: str, partition: int, n: int) -> None:
+def change(cluster: ClusterHandles, what: str, partition: int, n: int) -> None:
     """Do one of the things that change which records there are, or where they lie."""
     topic = cluster.controller.snapshot().topic("events")
     state = cluster.journal(topic.journal_of(partition)).catch_up().topic(topic.revision)

@@ -18,7 +18,7 @@ from l0gc.errors import (
 )
 from l0gc.integrations.spark.sink import BatchRows, TaskCommit
 from l0gc.keys import CONTROLLER_LOG, journal_log
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.journal.handle import AppendResult, JournalHandle
 from l0gc.streamlog.producers import begin_run
@@ -31,20 +31,20 @@ REMEDY = "restore the newest checkpoint, or start the query with a new one .* l0
 
 
 def message(
-    cluster: Handles, batch: int, values: list[int], partitions: list[int | None], **options: str
+    cluster: ClusterHandles, batch: int, values: list[int], partitions: list[int | None], **options: str
 ) -> TaskCommit:
     """What a task with these rows reports."""
     rows: Rows = {"value": [b"%d" % v for v in values], "partition": partitions}
     return staged(cluster, rows, batch, topic="events", **options)
 
 
-def land(cluster: Handles, batch: int, values: list[int], partitions: list[int | None]) -> UploadResult:
+def land(cluster: ClusterHandles, batch: int, values: list[int], partitions: list[int | None]) -> UploadResult:
     """A driver that has just been started commits a micro-batch of these rows."""
     driver = another_process(cluster, 100 * batch + len(values))
     return commit(driver, [message(driver, batch, values, partitions)], batch)
 
 
-def there(cluster: Handles, topic: str = "events") -> list[bytes]:
+def there(cluster: ClusterHandles, topic: str = "events") -> list[bytes]:
     return sorted(v for of_partition in stored_values(cluster, topic) for v in of_partition)
 
 
@@ -291,11 +291,11 @@ def test_an_uploads_inputs_have_no_batch(tmp_path: Path) -> None:
 # -- a restored controller log --------------------------------------------------------------------------------------------
 
 
-def controller_log(cluster: Handles) -> dict[str, bytes]:
+def controller_log(cluster: ClusterHandles) -> dict[str, bytes]:
     return {k: o.body for k, o in store_of(cluster).objects.items() if k.startswith(CONTROLLER_LOG)}
 
 
-def set_back(cluster: Handles, copy: dict[str, bytes]) -> None:
+def set_back(cluster: ClusterHandles, copy: dict[str, bytes]) -> None:
     """The controller log is what it was, and nobody has noticed."""
     objects = store_of(cluster).objects
     for key in [k for k in objects if k.startswith(CONTROLLER_LOG) and k not in copy]:
@@ -304,7 +304,7 @@ def set_back(cluster: Handles, copy: dict[str, bytes]) -> None:
         cluster.store.put(key, body)
 
 
-def advanced_after(cluster: Handles, copy: dict[str, bytes]) -> Handles:
+def advanced_after(cluster: ClusterHandles, copy: dict[str, bytes]) -> ClusterHandles:
     """The operator's process: the log was set back, and was advanced to where it had been."""
     epoch = cluster.controller.snapshot().epoch
     set_back(cluster, copy)

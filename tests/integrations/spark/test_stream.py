@@ -21,7 +21,7 @@ from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import LocalFolder
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import l0_objects
 from tests.support.memory_store import another_process, copy_of, put_back, store_of, topic_in_memory
@@ -35,7 +35,7 @@ def values(partition: int, first: int, end: int) -> list[bytes]:
     return [b"%d:%04d" % (partition, n) for n in range(first, end)]
 
 
-def add(cluster: Handles, first: int, end: int, partitions: int = 3) -> None:
+def add(cluster: ClusterHandles, first: int, end: int, partitions: int = 3) -> None:
     put(cluster, "events", {p: values(p, first, end) for p in range(partitions)})
 
 
@@ -204,7 +204,7 @@ def test_available_now_stops_at_what_was_there_when_it_began() -> None:
         assert sorted(seen) == rows(0, 10)
 
 
-def expire(cluster: Handles, before: int) -> None:
+def expire(cluster: ClusterHandles, before: int) -> None:
     """The records below this offset are deleted."""
     topic = cluster.controller.snapshot().topic("events")
     state = cluster.journal(topic.journals[0]).catch_up().topics[topic.revision]

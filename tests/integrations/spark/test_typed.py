@@ -16,7 +16,7 @@ from l0gc.integrations.spark.readers import StreamReader
 from l0gc.integrations.spark.sink import commit
 from l0gc.integrations.spark.source import SCHEMA, WRITTEN, L0gcDataSource
 from l0gc.integrations.spark.stage import Stager
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.values.given import columns_of
@@ -58,7 +58,7 @@ KINDS = [
 ]
 
 
-def typed(fields: list[dict[str, Any]] = FIELDS) -> Handles:
+def typed(fields: list[dict[str, Any]] = FIELDS) -> ClusterHandles:
     """A topic with a record in L1, one in L0, and one in L0 that does not fit."""
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 1, columns=columns_of({"fields": fields}))
@@ -95,7 +95,7 @@ def test_rows_with_typed_columns_are_staged_by_the_topics_schema() -> None:
     )
 
 
-def alter(cluster: Handles, fields: list[dict[str, Any]]) -> None:
+def alter(cluster: ClusterHandles, fields: list[dict[str, Any]]) -> None:
     cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": fields}))
 
 

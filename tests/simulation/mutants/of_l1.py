@@ -19,7 +19,7 @@ import l0gc.streamlog.journal.edits
 import l0gc.streamlog.journal.shared
 from l0gc.collect.dropped_l1 import DroppedSource, delete_dropped
 from l0gc.collect.run import DeletionQueue
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.format import Format
 from l0gc.streamlog.garbage import JournalGarbage
 from l0gc.streamlog.journal.entries import MERGE, Edit, Kind
@@ -215,7 +215,7 @@ def format_not_raised() -> AbstractContextManager[Any]:
     "tests/streamlog/level_one/test_commit.py::test_each_of_many_lost_partitions_is_counted",
 )
 def losers_removed() -> AbstractContextManager[Any]:
-    def begun(self: Any, cluster: Handles, window: Window, epoch: int) -> None:
+    def begun(self: Any, cluster: ClusterHandles, window: Window, epoch: int) -> None:
         _begin(self, cluster, window, epoch)
         self.store = cluster.store
 

@@ -19,7 +19,7 @@ from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ListedPage
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.extents import PackedPart
 from l0gc.streamlog.ingest.inputs import Input
 from l0gc.streamlog.ingest.landing import Landing, WrittenObject
@@ -99,7 +99,7 @@ class _LocalTime(Wrapped):
 def age_by_local_clock() -> AbstractContextManager[Any]:
     original = SweepRun.__init__
 
-    def init(self: SweepRun, cluster: Handles, *args: Any, **options: Any) -> None:
+    def init(self: SweepRun, cluster: ClusterHandles, *args: Any, **options: Any) -> None:
         local: Any = _LocalTime(cluster.store, cluster.runtime.clock.now_ms)
         original(self, dataclasses.replace(cluster, store=local), *args, **options)
 

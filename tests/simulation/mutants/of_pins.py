@@ -14,7 +14,7 @@ import l0gc.watermark.publication
 from l0gc.storage.log import Folder
 from l0gc.storage.replica import Replica
 from l0gc.storage.store_time import StoreTime
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.entries import RenewPin
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
 from l0gc.streamlog.epoch_source import JournalTotals, journal_totals
@@ -61,7 +61,7 @@ def pin_ignored() -> AbstractContextManager[Any]:
     f"{_TEST}::test_whether_m_could_move_counts_what_pins_hold",
     simulated=False,
 )
-def pins_not_counted(cluster: Handles) -> JournalTotals:
+def pins_not_counted(cluster: ClusterHandles) -> JournalTotals:
     unpinned = copy(cluster.controller.snapshot())
     unpinned.pins = {}
     with mock.patch.object(cluster.controller, "snapshot", return_value=unpinned):

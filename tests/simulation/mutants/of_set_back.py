@@ -17,7 +17,7 @@ import l0gc.watermark.publication
 from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.garbage_facts import JournalNames
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import places
@@ -40,7 +40,7 @@ _WAITING = "l0gc.streamlog.level_one.plan"
 _STEPS = "l0gc.collect.gc_steps"
 _check_set_back = l0gc.watermark.publication.check_set_back
 _keep = JournalNames._keep
-_units = Handles.units
+_units = ClusterHandles.units
 _accept = JournalHandle.accept_set_back
 _compute_not_due = l0gc.collect.gc_steps.compute_not_due
 
@@ -267,11 +267,11 @@ def given_up_on_half_a_memory() -> AbstractContextManager[Any]:
 def unread_goes_on() -> AbstractContextManager[Any]:
     """A journal that could not be read at first takes part as soon as it can be."""
 
-    def units(self: Handles, *rest: Any, **more: Any) -> Sequence[UnitSummary]:
+    def units(self: ClusterHandles, *rest: Any, **more: Any) -> Sequence[UnitSummary]:
         found = _units(self, *rest, **more)
         for handle in self._journals.values():
             handle.unread = None
         return found
 
     all_judged = everywhere(_WAITING, "checked_windows", lambda windows, unread: list(windows))
-    return together(method(Handles, "units", units), all_judged)
+    return together(method(ClusterHandles, "units", units), all_judged)

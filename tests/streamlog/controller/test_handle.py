@@ -25,7 +25,7 @@ from l0gc.keys import CONTROLLER_LOG, FORMAT, KeyLayout
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import Entry, encode_entry
 from l0gc.storage.log import SharedLog
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings, tick_is_due
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, RUN_LIMIT_MS, Producer, TopicTable
@@ -41,13 +41,13 @@ from tests.support.memory_store import (
 )
 
 
-def another(cluster: Handles, seed: int = 1, **kwargs: object) -> Handles:
+def another(cluster: ClusterHandles, seed: int = 1, **kwargs: object) -> ClusterHandles:
     """Another process on the same store."""
     assert isinstance(cluster.store, MemoryStore)
-    return Handles(cluster.store, Runtime(cluster.store.clock, random.Random(seed)), **kwargs)  # type: ignore[arg-type]
+    return ClusterHandles(cluster.store, Runtime(cluster.store.clock, random.Random(seed)), **kwargs)  # type: ignore[arg-type]
 
 
-def two() -> tuple[Handles, Handles]:
+def two() -> tuple[ClusterHandles, ClusterHandles]:
     """Two processes of one cluster."""
     a = memory_cluster()
     return a, another(a)
@@ -252,7 +252,7 @@ def test_of_two_that_expect_the_same_epoch_one_advances_it() -> None:
 def test_a_tick_is_due_by_the_stores_clock(local_ms: int) -> None:
     """Hazard 16: a local clock at the beginning of time, or centuries ahead, changes nothing."""
     store = MemoryStore()
-    cluster = Handles(store, Runtime(FakeClock(local_ms), random.Random(0)), epoch_interval_s=600)
+    cluster = ClusterHandles(store, Runtime(FakeClock(local_ms), random.Random(0)), epoch_interval_s=600)
     cluster.controller.bootstrap(shards=4)
     store.clock.sleep(569)
     assert cluster.controller.tick_if_due() == 0
@@ -264,7 +264,7 @@ def test_a_tick_is_due_by_the_stores_clock(local_ms: int) -> None:
 @pytest.mark.parametrize("interval_s", [60, 600, 86_400])
 def test_a_job_once_per_interval_ticks_each_time(interval_s: int) -> None:
     store = MemoryStore()
-    cluster = Handles(store, Runtime(FakeClock(0), random.Random(0)), epoch_interval_s=interval_s)
+    cluster = ClusterHandles(store, Runtime(FakeClock(0), random.Random(0)), epoch_interval_s=interval_s)
     cluster.controller.bootstrap(shards=4)
     ticks = []
     for late_s in (1, -1, 1, -1, 0, 0):
@@ -422,13 +422,13 @@ def test_an_instance_has_id_epoch_and_run_or_none() -> None:
     assert cluster.controller.epoch() == 1
 
 
-def restored(cluster: Handles, entries: int, seed: int) -> Handles:
+def restored(cluster: ClusterHandles, entries: int, seed: int) -> ClusterHandles:
     """A process on a store whose controller log was put back to its first entries, for good."""
     store = MemoryStore(store_of(cluster).clock)
     objects = sorted(store_of(cluster).objects.items())
     store.objects = dict([(k, o) for k, o in objects if k.startswith(CONTROLLER_LOG)][:entries] + objects[-1:])
     assert FORMAT in store.objects
-    return another(Handles(store, Runtime(store.clock, random.Random(0))), seed)
+    return another(ClusterHandles(store, Runtime(store.clock, random.Random(0))), seed)
 
 
 def test_a_restored_log_reissues_no_id_run_or_topic() -> None:
@@ -453,7 +453,7 @@ def test_a_restored_log_reissues_no_id_run_or_topic() -> None:
     assert not b.controller.snapshot().knows(topic.revision, topic.topic_id)
 
 
-def guarded(cluster: Handles, guard: Callable[[], None]) -> Controller:
+def guarded(cluster: ClusterHandles, guard: Callable[[], None]) -> Controller:
     """Another process whose guard is this one."""
     store = store_of(cluster)
     runtime = Runtime(store.clock, random.Random(5))

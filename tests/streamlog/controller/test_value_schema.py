@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.keys import CONTROLLER_LOG, PUBLISHED_WATERMARK
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.entries import AlterTopic, CreateTopic
 from l0gc.streamlog.controller.value_schema import (
@@ -213,7 +213,7 @@ def test_a_restored_controller_log_gives_no_field_id_twice() -> None:
     cluster.controller.create_topic("t", 1, columns=columns_of({"fields": [{"name": "a", "type": "int"}]}))
     copy = copy_of(store_of(cluster), CONTROLLER_LOG)
 
-    def altered(process: Handles, *names: str) -> ValueSchema:
+    def altered(process: ClusterHandles, *names: str) -> ValueSchema:
         fields = [{"name": name, "type": "int"} for name in names]
         found = process.controller.alter_topic("t", NOT_GIVEN, columns_of({"fields": fields}))[0].value_schema
         assert found is not None

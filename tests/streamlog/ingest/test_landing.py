@@ -9,7 +9,7 @@ import pytest
 from l0gc.errors import CorruptObjectError
 from l0gc.integrations.spark import sink
 from l0gc.storage.objectstore import READS
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.extents import fetch_blocks
 from l0gc.streamlog.ingest.landing import WrittenObject
 from l0gc.streamlog.journal.topic import Block
@@ -23,7 +23,7 @@ VALUES = [b"%04d" % n for n in range(20)]
 L0 = "level_zero/"
 
 
-def late(partitions: int = 2, journals: int = 1) -> tuple[Handles, Sequence[WrittenObject]]:
+def late(partitions: int = 2, journals: int = 1) -> tuple[ClusterHandles, Sequence[WrittenObject]]:
     """A topic, and an object that was staged for it before the windows moved on."""
     cluster = topic_in_memory(partitions, journals)
     rows: Rows = {"value": VALUES, "partition": [n % partitions for n in range(len(VALUES))]}
@@ -76,7 +76,7 @@ def test_only_the_parts_that_have_not_landed_are_written_anew() -> None:
     assert stored_values(another_process(cluster), "events") == landed(4)
 
 
-def _blocks(cluster: Handles, journal: int, key: str) -> list[Block]:
+def _blocks(cluster: ClusterHandles, journal: int, key: str) -> list[Block]:
     topics = cluster.journal(journal).catch_up().topics.values()
     return [o.block(n) for t in topics for o in t.objects if o.key == key for n in range(len(o.blocks))]
 

@@ -11,7 +11,7 @@ import pytest
 
 from l0gc.errors import EpochRegressionError, NotFoundError, UsageError
 from l0gc.operations import Upload
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import open_upload
 from tests.support.ingest import lines, round_robin, stored_values, write
@@ -20,7 +20,7 @@ from tests.support.memory_store import another_process, publish_m, store_of, top
 PARTITIONS = 3
 
 
-def run(cluster: Handles, *sources: Any, topic: str = "events", **options: Any) -> UploadResult:
+def run(cluster: ClusterHandles, *sources: Any, topic: str = "events", **options: Any) -> UploadResult:
     with ExitStack() as stack:
         uploader, inputs = open_upload(cluster, topic, sources, stack, Upload(**options))
         return uploader.run(inputs)

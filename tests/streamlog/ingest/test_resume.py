@@ -14,7 +14,7 @@ import pytest
 
 from l0gc.errors import InvalidProducerEpochError, L0gcError, UnknownProducerError, UsageError
 from l0gc.operations import Upload
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.placement import fixed_partition
 from l0gc.streamlog.ingest.result import UploadResult
@@ -50,7 +50,7 @@ PATIENCE_S = 20.0
 several = pytest.mark.parametrize("journals", [1, 3])
 
 
-def journals_of(cluster: Handles) -> list[JournalHandle]:
+def journals_of(cluster: ClusterHandles) -> list[JournalHandle]:
     return [cluster.journal(j) for j in cluster.controller.snapshot().topic("events").journals]
 
 
@@ -304,7 +304,7 @@ class Turns:
         self._landed = 0
         self._free = False
 
-    def run(self, cluster: Handles, path: Path) -> None:
+    def run(self, cluster: ClusterHandles, path: Path) -> None:
         try:
             upload(cluster, "events", [path], session=self._session, batch_bytes=SMALL, progress=self._progress)
         except L0gcError as e:

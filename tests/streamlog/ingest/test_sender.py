@@ -6,7 +6,7 @@ import pytest
 
 from l0gc.errors import InputPositionMovedError, InvalidProducerEpochError, StoreError, UsageError
 from l0gc.limits import MAX_RECORD_BYTES
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.ingest.sender import open_sender
 from l0gc.streamlog.reader import read_topic
@@ -35,7 +35,7 @@ def some(first: int, end: int) -> tuple[list[Record], dict[int, int]]:
     return [record(p, n) for n in range(first, end) for p in range(PARTITIONS)], dict.fromkeys(range(PARTITIONS), end)
 
 
-def content(cluster: Handles) -> list[list[Record]]:
+def content(cluster: ClusterHandles) -> list[list[Record]]:
     found: list[list[Record]] = [[] for _ in range(PARTITIONS)]
     r: Record
     for r in read_topic(cluster, cluster.controller.snapshot().topic("events")):
@@ -134,7 +134,7 @@ def test_one_of_two_concurrent_runs_ends_with_the_way_out() -> None:
     assert content(cluster) == expected(3)
 
 
-def days_pass(cluster: Handles, days: float) -> None:
+def days_pass(cluster: ClusterHandles, days: float) -> None:
     store_of(cluster).clock.ms += int(days * 24 * 3_600_000)
     cluster.controller.tick_if_due()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from l0gc.errors import InvalidProducerEpochError, UnknownProducerError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.placement import by_field
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.producers import begin_run
@@ -17,7 +17,7 @@ from tests.support.memory_store import Call, another_process, once, store_of, to
 PARTITIONS = 4
 
 
-def journals_of(cluster: Handles) -> list[JournalHandle]:
+def journals_of(cluster: ClusterHandles) -> list[JournalHandle]:
     return [cluster.journal(j) for j in cluster.controller.snapshot().topic("events").journals]
 
 
@@ -39,7 +39,7 @@ def test_each_journal_counts_inputs_and_objects_separately(tmp_path: Path) -> No
     assert sum(map(len, stored_values(cluster, "events"))) == 60
 
 
-def _moves_on_at_the_second_object(cluster: Handles, moved: JournalHandle) -> list[str]:
+def _moves_on_at_the_second_object(cluster: ClusterHandles, moved: JournalHandle) -> list[str]:
     """From now on, `moved` has another window when a second object has been put; returns the keys of all that are put."""
     process = another_process(cluster)
     puts: list[str] = []

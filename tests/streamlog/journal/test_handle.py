@@ -27,7 +27,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.keys import journal_log
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import PRODUCER_EXPIRY_MS, Topic
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.checkpoint import JournalMachine
@@ -79,7 +79,7 @@ def land(handle: JournalHandle, o: ObjectExtents, epoch: int) -> Where:
     return Where(int(done.bases[0]) if done.bases is not None else -1, done.log_offset)
 
 
-def processes(count: int, epoch: int = 20) -> list[Handles]:
+def processes(count: int, epoch: int = 20) -> list[ClusterHandles]:
     """So many processes on one store; one topic with one partition, at revision 1; the cluster at `epoch`."""
     store = MemoryStore()
     first = topic_in_memory(1, store=store)
@@ -88,17 +88,17 @@ def processes(count: int, epoch: int = 20) -> list[Handles]:
     return [first, *(memory_cluster(store, seed=i, bootstrap=False) for i in range(1, count))]
 
 
-def handle_of(cluster: Handles) -> JournalHandle:
+def handle_of(cluster: ClusterHandles) -> JournalHandle:
     return cluster.journal(0)
 
 
-def a_process() -> tuple[Handles, JournalHandle]:
+def a_process() -> tuple[ClusterHandles, JournalHandle]:
     """A process, and its handle."""
     (a,) = processes(1)
     return a, handle_of(a)
 
 
-def two_processes() -> tuple[Handles, JournalHandle, JournalHandle]:
+def two_processes() -> tuple[ClusterHandles, JournalHandle, JournalHandle]:
     """A process, its handle, and the handle of another process."""
     a, b = processes(2)
     return a, handle_of(a), handle_of(b)
@@ -121,16 +121,16 @@ def same(a: JournalState, b: JournalState) -> bool:
     return JournalMachine(0).encode(a) == JournalMachine(0).encode(b)
 
 
-def entries_of(cluster: Handles) -> int:
+def entries_of(cluster: ClusterHandles) -> int:
     return sum(journal_log(0) + "log/" in k for k in store_of(cluster).objects)
 
 
-def window_now(cluster: Handles) -> EpochWindow:
+def window_now(cluster: ClusterHandles) -> EpochWindow:
     """What the log says, as a process that has seen nothing reads it."""
     return handle_of(memory_cluster(store_of(cluster), seed=99, bootstrap=False)).state.window
 
 
-def before_append(cluster: Handles, act: Callable[[], object]) -> None:
+def before_append(cluster: ClusterHandles, act: Callable[[], object]) -> None:
     """Let `act` happen once, just before the next append to the partition's log takes effect."""
     store_of(cluster).fault = once(act, "put_if_absent", "/journal/")
 
@@ -317,7 +317,7 @@ def test_a_batch_with_an_unknown_append_can_be_repeated(when: str) -> None:
 # -- producers ---------------------------------------------------------------------------------------------------------
 
 
-def producer_batch(cluster: Handles, *, sequence: int = 0) -> ProducerBatch:
+def producer_batch(cluster: ClusterHandles, *, sequence: int = 0) -> ProducerBatch:
     """A batch of a new run of the producer `job`."""
     p = cluster.controller.init_producer("job")
     return ProducerBatch(p.producer_id, p.epoch, p.run, sequence)
@@ -480,7 +480,7 @@ def _disturb(handle: JournalHandle, chance: random.Random) -> None:
         return
 
 
-def window_oldest(cluster: Handles) -> int:
+def window_oldest(cluster: ClusterHandles) -> int:
     """The oldest epoch that the log admits, before the next append."""
     store = store_of(cluster)
     fault, store.fault = store.fault, lambda call: None

@@ -12,7 +12,7 @@ import pytest
 from l0gc.errors import CorruptObjectError, ProtocolError
 from l0gc.keys import journal_log
 from l0gc.storage.entry import Place
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.entries import EXPIRE, MERGE, Edit
@@ -81,7 +81,7 @@ def sums(state: JournalState, topic: Topic) -> tuple[object, ...]:
     return known.totals(), views, state.dropped.tobytes(), summary_of(0, [(topic, run)], state, Place(7, "id"))
 
 
-def reads(cluster: Handles, of: str = "get") -> Counter[str]:
+def reads(cluster: ClusterHandles, of: str = "get") -> Counter[str]:
     """From now on, the reads of checkpoints, whole or not."""
     found = Counter[str]()
 

@@ -9,7 +9,7 @@ from unittest import mock
 import pytest
 
 from l0gc.errors import AppendOutcomeUnknownError, L0gcError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal import fence as fence_module
 from l0gc.streamlog.journal.admission import EpochWindow
@@ -79,13 +79,13 @@ def _interrupts(hold: object) -> bool:
 # -- a whole append ----------------------------------------------------------------------------------------------------
 
 
-def _begun() -> tuple[Handles, Topic, JournalHandle]:
+def _begun() -> tuple[ClusterHandles, Topic, JournalHandle]:
     cluster, topic, handle = journal_of(2)
     assert handle.append([of_topic(topic, topic.revision)]).error is None
     return cluster, topic, handle
 
 
-def _is_well(cluster: Handles, topic: Topic, handle: JournalHandle) -> None:
+def _is_well(cluster: ClusterHandles, topic: Topic, handle: JournalHandle) -> None:
     """Nothing is held, the state is the log's, and the next append lands."""
     assert not handle._queue
     fence = handle.fence

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from l0gc.errors import SafetyError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal import handle as journal_handle
 from l0gc.streamlog.journal.edits import ANOTHER_TOPIC
@@ -17,7 +17,7 @@ from tests.support.journal import edit, journal_of, l1_row, l1_rows, of_topic, r
 from tests.support.memory_store import MemoryStore, memory_cluster
 
 
-def lifted(partitions: int = 2, objects: int = 3) -> tuple[Handles, Topic, JournalHandle]:
+def lifted(partitions: int = 2, objects: int = 3) -> tuple[ClusterHandles, Topic, JournalHandle]:
     """A journal whose partitions have L1 objects of ten records each."""
     cluster, topic, handle = journal_of(partitions)
     epoch = cluster.controller.epoch()
@@ -30,7 +30,7 @@ def lifted(partitions: int = 2, objects: int = 3) -> tuple[Handles, Topic, Journ
     return cluster, topic, handle
 
 
-def another(cluster: Handles) -> JournalHandle:
+def another(cluster: ClusterHandles) -> JournalHandle:
     assert isinstance(cluster.store, MemoryStore)
     return memory_cluster(cluster.store, seed=9, bootstrap=False).journal(0)
 

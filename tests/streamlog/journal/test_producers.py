@@ -11,7 +11,7 @@ from l0gc.errors import (
     ProtocolError,
     UnknownProducerError,
 )
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import NAME_EXPIRY_MS, PRODUCER_EXPIRY_MS, Producer
 from l0gc.streamlog.journal import producers as rules
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -264,14 +264,14 @@ def test_an_entrys_batches_are_admitted_in_order_without_side_effects() -> None:
 DAY_MS = 24 * 3_600_000
 
 
-def begun() -> tuple[Handles, MemoryStore, Producer]:
+def begun() -> tuple[ClusterHandles, MemoryStore, Producer]:
     """A cluster with a topic in two journals, its store, and a run that begins."""
     cluster = topic_in_memory(2, 2)
     return cluster, store_of(cluster), cluster.controller.init_producer("job")
 
 
 def send(
-    cluster: Handles, partition: int, run: Producer | None, sequence: int = 0, span: InputSpan | None = None
+    cluster: ClusterHandles, partition: int, run: Producer | None, sequence: int = 0, span: InputSpan | None = None
 ) -> int:
     """Append a batch of one record, as a process that has just looked at the log; the log offset where it is."""
     topic = cluster.controller.snapshot().topic("events")
@@ -290,11 +290,11 @@ def send(
     return appended.landed[0].log_offset
 
 
-def journal_of(cluster: Handles, partition: int) -> JournalHandle:
+def journal_of(cluster: ClusterHandles, partition: int) -> JournalHandle:
     return cluster.journal(cluster.controller.snapshot().topic("events").journal_of(partition))
 
 
-def days_pass(cluster: Handles, store: MemoryStore, days: float, partitions: list[int]) -> None:
+def days_pass(cluster: ClusterHandles, store: MemoryStore, days: float, partitions: list[int]) -> None:
     """The store's clock moves on, and so do the logs, as housekeeping and others' data move them."""
     store.clock.ms += int(days * DAY_MS)
     cluster.controller.advance()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from l0gc.errors import StoreError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.journal import handle as journal_handle
 from l0gc.streamlog.journal.entries import Edit, decode_journal_entry
@@ -33,17 +33,17 @@ def records(count: int, prefix: str = "r") -> dict[int, list[bytes]]:
     return {p: [b"%s%d" % (prefix.encode(), n) for n in range(p, count, 2)] for p in range(2)}
 
 
-def two_processes(count: int = 20, journals: int = 1) -> tuple[Handles, Handles]:
+def two_processes(count: int = 20, journals: int = 1) -> tuple[ClusterHandles, ClusterHandles]:
     a = topic_in_memory(2, journals)
     put(a, "events", records(count))
     return a, another_process(a)
 
 
-def l1_objects(cluster: Handles) -> set[str]:
+def l1_objects(cluster: ClusterHandles) -> set[str]:
     return {k for k in store_of(cluster).objects if k.startswith("level_one/data/")}
 
 
-def entries(cluster: Handles) -> list[Edit]:
+def entries(cluster: ClusterHandles) -> list[Edit]:
     """The reconcilers' entries in journal 0."""
     log = cluster.journal(0).replica.log
     payloads = [decode_journal_entry(e.payload, "") for e in log.replay().entries]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.level_one import merge as merges
 from l0gc.streamlog.level_one import write
@@ -44,7 +44,7 @@ class Scene:
             self.begun = begin(self.a)
         assert len(self.begun.keys) == 2 * OBJECTS
 
-    def processes(self) -> tuple[Handles, Handles]:
+    def processes(self) -> tuple[ClusterHandles, ClusterHandles]:
         """The one that committed, and one that has read nothing yet."""
         return self.a, memory_cluster(self.store, seed=2, bootstrap=False)
 
@@ -175,7 +175,7 @@ FORGOTTEN = [all_expired_and_purged, all_merged_and_purged, closed_and_purged]
 """What may come in between, so that nothing shows it any more."""
 
 
-def again(s: Scene, process: Handles) -> tuple[tuple[int, int, int], list[str]]:
+def again(s: Scene, process: ClusterHandles) -> tuple[tuple[int, int, int], list[str]]:
     """Commit once more; it changes nothing at all in the bucket. Returns the records, the objects, what is lost; errors."""
     before = {k: o.etag for k, o in s.store.objects.items()}
     (committed,) = Begun(process, s.begun.round, s.begun.written).commit()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from l0gc.errors import AccessDeniedError, NotFoundError, SafetyError, StoreError
 from l0gc.keys import journal_log
 from l0gc.runtime import Runtime
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import Retention
 from l0gc.streamlog.journal.row_list import RowList
@@ -139,7 +139,7 @@ def test_many_partitions_cost_a_few_columns() -> None:
 # -- runs -----------------------------------------------------------------------------------------------------------------
 
 
-def retain(cluster: Handles, **settings: int) -> None:
+def retain(cluster: ClusterHandles, **settings: int) -> None:
     cluster.controller.alter_topic("events", RetentionSettings(**settings))
 
 
@@ -214,7 +214,7 @@ def test_a_topic_that_does_not_exist_is_named() -> None:
 def test_a_wrong_uploader_clock_does_not_change_retention(years: int, tmp_path: Path) -> None:
     store = MemoryStore()
     memory_cluster(store)
-    uploader = Handles(store, Runtime(FakeClock(store.clock.ms + years * 365 * DAY_MS), random.Random(1)))
+    uploader = ClusterHandles(store, Runtime(FakeClock(store.clock.ms + years * 365 * DAY_MS), random.Random(1)))
     topic, _ = uploader.controller.create_topic("events", 1)
     retain(uploader, ms=7 * DAY_MS)
     upload(uploader, "events", [write(tmp_path / "records", [b"a", b"b"])])

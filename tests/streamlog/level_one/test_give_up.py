@@ -19,7 +19,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.operations import Read
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import delete_records
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.streamlog.ingest.headers_and_times import Record
@@ -45,7 +45,7 @@ def value(partition: int, offset: int) -> bytes:
     return b"%03d/%04d" % (partition, offset)
 
 
-def uploaded(objects: int = 4, partitions: int = 2) -> tuple[Handles, list[str]]:
+def uploaded(objects: int = 4, partitions: int = 2) -> tuple[ClusterHandles, list[str]]:
     """A topic in memory with so many L0 objects, and their keys."""
     cluster = topic_in_memory(partitions)
     keys = []
@@ -55,7 +55,7 @@ def uploaded(objects: int = 4, partitions: int = 2) -> tuple[Handles, list[str]]
     return cluster, keys
 
 
-def damage(cluster: Handles, key: str) -> bytes:
+def damage(cluster: ClusterHandles, key: str) -> bytes:
     """Change a byte; returns what is left."""
     body = store_of(cluster).objects[key].body
     store_of(cluster).objects[key].body = changed = bytes([body[0] ^ 1]) + body[1:]
@@ -63,25 +63,25 @@ def damage(cluster: Handles, key: str) -> bytes:
 
 
 def lost(
-    cluster: Handles, partition: int = 0, offsets: tuple[int, int] = (3, 5), *, force_readable: bool = False
+    cluster: ClusterHandles, partition: int = 0, offsets: tuple[int, int] = (3, 5), *, force_readable: bool = False
 ) -> GiveUpResult:
     where: dict[str, Any] = {"topic": "events", "partition": partition, "offsets": offsets}
     return give_up(another_process(cluster), "ann@host", force_readable=force_readable, **where)
 
 
-def record_of(cluster: Handles, key: str) -> GiveUpRecord:
+def record_of(cluster: ClusterHandles, key: str) -> GiveUpRecord:
     """What the footer of a hole says."""
     metadata, _ = read_footer(cluster.store, key, len(store_of(cluster).objects[key].body))
     assert metadata.num_rows == 0
     return msgspec.json.decode(metadata.metadata[GIVEN_UP_METADATA.encode()], type=GiveUpRecord)
 
 
-def state_of(cluster: Handles) -> TopicState:
+def state_of(cluster: ClusterHandles) -> TopicState:
     topic = cluster.controller.snapshot().topic("events")
     return another_process(cluster).journal(0).catch_up().topics[topic.revision]
 
 
-def remains_of(cluster: Handles, key: str, block: LostBlock) -> bytes:
+def remains_of(cluster: ClusterHandles, key: str, block: LostBlock) -> bytes:
     """What a hole keeps of a block."""
     found = store_of(cluster).objects[key].body[block.at : block.at + block.bytes]
     assert found
@@ -89,7 +89,7 @@ def remains_of(cluster: Handles, key: str, block: LostBlock) -> bytes:
     return found
 
 
-def read(cluster: Handles, partition: int = 0, **how: Any) -> list[Record]:
+def read(cluster: ClusterHandles, partition: int = 0, **how: Any) -> list[Record]:
     topic = cluster.controller.snapshot().topic("events")
     return list(read_topic(another_process(cluster), topic, Read(partition=partition, **how)))
 
@@ -211,7 +211,7 @@ def test_a_reader_gives_what_is_before_a_hole_and_names_it(lifted: bool) -> None
         read(cluster, start=4)
 
 
-def uploaded_hourly() -> tuple[Handles, list[int]]:
+def uploaded_hourly() -> tuple[ClusterHandles, list[int]]:
     """Four L0 objects an hour apart, of which the second and third are given up together; and when each landed."""
     cluster, times = topic_in_memory(1), []
     for n in range(4):

@@ -16,7 +16,7 @@ import pytest
 
 from l0gc.errors import AppendOutcomeUnknownError, NotFoundError, StoreUnreachableError
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.entries import Edit
 from l0gc.streamlog.journal.handle import JournalHandle, LandedEdit
 from l0gc.streamlog.journal.topic import L1File, l1_file, l1_key
@@ -53,21 +53,21 @@ def ok(result: MergeResult) -> MergeResult:
     return result
 
 
-def filled(times: int, *, journals: int = 2, partitions: int = PARTITIONS) -> Handles:
+def filled(times: int, *, journals: int = 2, partitions: int = PARTITIONS) -> ClusterHandles:
     """A cluster with so many L1 objects in each partition."""
     a = a_cluster(journals)
     fill(a, times, partitions=partitions)
     return a
 
 
-def merge_and_remove(a: Handles) -> None:
+def merge_and_remove(a: ClusterHandles) -> None:
     """Another process merges, and what is dropped goes at once."""
     ok(merge(another_process(a)))
     gone = dropped(another_process(a, 2))
     store_of(a).delete([k for k in store_of(a).objects if name_of(k) in gone])
 
 
-def keys_of(cluster: Handles, partition: int) -> list[str]:
+def keys_of(cluster: ClusterHandles, partition: int) -> list[str]:
     p = partition_of(cluster, "events", partition)
     return [l1_key(p, f) for f in files(cluster, "events", partition)]
 
@@ -164,7 +164,7 @@ def test_each_round_is_stamped_with_the_epoch_of_its_beginning(monkeypatch: pyte
     assert stamps[0] >= newest
 
 
-def ticking(a: Handles) -> Callable[[Call], None]:
+def ticking(a: ClusterHandles) -> Callable[[Call], None]:
     """A fault: another process advances the epoch whenever a merge is committed."""
     b = another_process(a)
 
@@ -195,7 +195,7 @@ def test_a_journal_is_shared_by_several_workers_and_each_partition_merged_once(m
     assert content(a) == before
 
 
-def on_cores(a: Handles, threads: Parallel) -> Handles:
+def on_cores(a: ClusterHandles, threads: Parallel) -> ClusterHandles:
     """Another process, with these threads."""
     b = another_process(a)
     b.parallel = threads

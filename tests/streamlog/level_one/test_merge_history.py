@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.rows import name_text
 from l0gc.streamlog.level_one.merge import merge_due
@@ -40,7 +40,7 @@ def records(chance: random.Random, n: int) -> list[bytes]:
     ]  # fmt: skip
 
 
-def vacuum(cluster: Handles) -> None:
+def vacuum(cluster: ClusterHandles) -> None:
     """What vacuum does when the grace period is over."""
     handle = cluster.journal(0)
     names = handle.catch_up().dropped["name"]

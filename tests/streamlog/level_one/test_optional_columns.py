@@ -12,7 +12,7 @@ import pytest
 
 from l0gc.inspect.verify.replay import l1_fault
 from l0gc.operations import Read
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, Record
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import read, rewrite, write
@@ -35,21 +35,21 @@ def expected(values: Sequence[bytes]) -> list[tuple[bytes, int | None, Headers]]
     return [(bytes(v), None if t == NO_TIME else t, headers_of_value(v)) for v, t in zip(values, times, strict=True)]
 
 
-def content(cluster: Handles, partition: int = 0) -> list[tuple[bytes, int | None, Headers]]:
+def content(cluster: ClusterHandles, partition: int = 0) -> list[tuple[bytes, int | None, Headers]]:
     topic = cluster.controller.snapshot().topic("events")
     return [(r.value, r.create_time_ms, r.headers) for r in read_topic(cluster, topic, Read(partition=partition))]
 
 
-def l1_files(cluster: Handles, partition: int = 0) -> list[bytes]:
+def l1_files(cluster: ClusterHandles, partition: int = 0) -> list[bytes]:
     p = partition_of(cluster, "events", partition)
     return [cluster.store.get(l1_key(p, f)).body for f in files(cluster, "events", partition)]
 
 
-def columns_of(cluster: Handles, partition: int = 0) -> list[list[str]]:
+def columns_of(cluster: ClusterHandles, partition: int = 0) -> list[list[str]]:
     return [pq.read_schema(pa.BufferReader(body)).names[6:] for body in l1_files(cluster, partition)]
 
 
-def verified(cluster: Handles) -> None:
+def verified(cluster: ClusterHandles) -> None:
     p = partition_of(cluster, "events", 0)
     for f in files(cluster, "events", 0):
         assert l1_fault(cluster.store, l1_key(p, f), f.bytes) == ""

@@ -10,7 +10,7 @@ import pytest
 
 from l0gc.errors import CorruptObjectError, ObjectNotFoundError
 from l0gc.keys import PartitionId
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.journal.topic import L1File, l1_key
 from l0gc.streamlog.level_one import parquet, read, write
@@ -22,7 +22,7 @@ from tests.support.reconcile import files, l1_records, partition_of, put, reconc
 VALUES = [b'k%d:{"n":%d}' % (n % 3, n) for n in range(40)]
 
 
-def an_object(*, row_groups: bool = False) -> tuple[Handles, PartitionId, L1File]:
+def an_object(*, row_groups: bool = False) -> tuple[ClusterHandles, PartitionId, L1File]:
     cluster = topic_in_memory(2)
     for at in range(0, 40, 8):
         put(cluster, "events", {0: [b"other"], 1: VALUES[at : at + 8]})
@@ -35,7 +35,9 @@ def an_object(*, row_groups: bool = False) -> tuple[Handles, PartitionId, L1File
     return cluster, partition_of(cluster, "events", 1), file
 
 
-def values(cluster: Handles, p: PartitionId, file: L1File, start: int = 0) -> list[tuple[int, bytes | None, bytes]]:
+def values(
+    cluster: ClusterHandles, p: PartitionId, file: L1File, start: int = 0
+) -> list[tuple[int, bytes | None, bytes]]:
     found = []
     for base, batch in l1_records(cluster.store, l1_key(p, file), file, start):
         rows = zip(batch.column("key").to_pylist(), batch.column("value").to_pylist(), strict=True)

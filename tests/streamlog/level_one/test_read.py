@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import StoreError
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest import extents
 from l0gc.streamlog.ingest.extents import BLOCK_BYTES
 from l0gc.streamlog.level_one import read, reconcile
@@ -28,18 +28,18 @@ from tests.support.reconcile import reconcile as lift
 LARGE = b"x" * BLOCK_BYTES
 
 
-def uploaded(*objects: Records, partitions: int = 8, journals: int = 1) -> Handles:
+def uploaded(*objects: Records, partitions: int = 8, journals: int = 1) -> ClusterHandles:
     cluster = topic_in_memory(partitions, journals)
     put(cluster, "events", *objects)
     return cluster
 
 
-def reads(cluster: Handles) -> list[ObjectRead]:
+def reads(cluster: ClusterHandles) -> list[ObjectRead]:
     r = planned(cluster)
     return [read for _, read in reconcile.Lift(r).hand_out(cluster, range(len(r.takes)))]
 
 
-def rows_of(cluster: Handles, objects: Sequence[ObjectRead], writers: int = 1) -> list[tuple[int, Row]]:
+def rows_of(cluster: ClusterHandles, objects: Sequence[ObjectRead], writers: int = 1) -> list[tuple[int, Row]]:
     needed = reconcile.still_needed(cluster.journal)
     return list(read_rows(cluster.store, objects, writers, needed, Parallel()))
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import NotFoundError, StoreError
 from l0gc.storage.workers import LocalWorkers, Stage
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.plan import Round, has_work, waiting_bytes
 from l0gc.streamlog.level_one.reconcile import ReconcileResult
@@ -23,7 +23,7 @@ from tests.support.merge import PARTITIONS, a_cluster
 from tests.support.reconcile import files, lifted, named, put, reconcile, unreconciled
 
 
-def upload(cluster: Handles, count: int, first: int = 0, topic: str = "events") -> list[str]:
+def upload(cluster: ClusterHandles, count: int, first: int = 0, topic: str = "events") -> list[str]:
     """Objects with a record for each partition, each in an entry of its own; a record's value is its offset."""
     return [
         key
@@ -32,18 +32,18 @@ def upload(cluster: Handles, count: int, first: int = 0, topic: str = "events") 
     ]
 
 
-def contents(cluster: Handles, topic: str = "events") -> list[list[int]]:
+def contents(cluster: ClusterHandles, topic: str = "events") -> list[list[int]]:
     return [[int(v) for v in lifted(cluster, topic, p)] for p in range(PARTITIONS)]
 
 
-class Watched(LocalWorkers[Handles]):
+class Watched(LocalWorkers[ClusterHandles]):
     """Keeps the rounds that it did.
 
     Args:
         before: called before each round with the number of those that are done.
     """
 
-    def __init__(self, cluster: Handles, before: Callable[[int], None] = lambda rounds: None) -> None:
+    def __init__(self, cluster: ClusterHandles, before: Callable[[int], None] = lambda rounds: None) -> None:
         super().__init__(cluster)
         self.before = before
         self.rounds: list[Round] = []
@@ -151,7 +151,7 @@ def test_each_round_is_committed_and_stamped_with_the_epoch_of_its_beginning() -
     assert contents(a) == [[0, 1, 2]] * PARTITIONS
 
 
-def ticks(cluster: Handles, rounds: int) -> None:
+def ticks(cluster: ClusterHandles, rounds: int) -> None:
     assert cluster.controller.advance() == 2 + rounds
 
 
@@ -176,7 +176,7 @@ def test_a_run_that_is_killed_keeps_the_rounds_before() -> None:
     assert contents(a) == [list(range(4))] * PARTITIONS
 
 
-def aged(epochs: int) -> Handles:
+def aged(epochs: int) -> ClusterHandles:
     """A cluster with an object for all partitions at each of so many epochs, the first of which is 3."""
     a = a_cluster()
     for n in range(epochs):
@@ -185,7 +185,7 @@ def aged(epochs: int) -> Handles:
     return a
 
 
-def left(cluster: Handles) -> list[int]:
+def left(cluster: ClusterHandles) -> list[int]:
     """The epochs of what is not in L1."""
     states = [cluster.journal(j).catch_up() for j in cluster.controller.snapshot().journals_in_use()]
     return sorted({o.epoch for s in states for t in s.topics.values() for o in t.objects})
@@ -332,7 +332,7 @@ def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_i
     a = a_cluster(journals=1)
     keys = upload(a, 3)
 
-    class Overtaken(LocalWorkers[Handles]):
+    class Overtaken(LocalWorkers[ClusterHandles]):
         def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
             reconcile(another_process(a))
             for key in keys:  # and a sweep was quick

@@ -26,7 +26,7 @@ from l0gc.inspect.verify.run import verify
 from l0gc.keys import journal_log
 from l0gc.operations import Read
 from l0gc.storage.workers import LocalWorkers
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one.give_up import give_up
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, reconcile
@@ -40,20 +40,20 @@ PARTITIONS = 4
 BAD = 2
 """The partition whose object is refused."""
 
-Way = Callable[[Handles, str], object]
+Way = Callable[[ClusterHandles, str], object]
 
 
 def refused(error: StoreError) -> Way:
     """No read of the object gets anything else."""
 
-    def way(cluster: Handles, key: str) -> None:
+    def way(cluster: ClusterHandles, key: str) -> None:
         store_of(cluster).fault = failing(error, "[gh]e[ta]*", key)
 
     return way
 
 
 def replaced(body: Callable[[bytes], bytes]) -> Way:
-    def way(cluster: Handles, key: str) -> None:
+    def way(cluster: ClusterHandles, key: str) -> None:
         o = store_of(cluster).objects[key]
         o.body = body(o.body)
 
@@ -102,7 +102,7 @@ def unanswered(request: pytest.FixtureRequest) -> Way:
     return AT_PRESENT[request.param]
 
 
-def uploaded(times: int = 1) -> tuple[Handles, list[str]]:
+def uploaded(times: int = 1) -> tuple[ClusterHandles, list[str]]:
     """A topic of four partitions, each with an object of its own, or more, and their keys."""
     cluster = topic_in_memory(PARTITIONS)
     keys = []
@@ -111,11 +111,11 @@ def uploaded(times: int = 1) -> tuple[Handles, list[str]]:
     return cluster, keys
 
 
-def lifted(cluster: Handles) -> list[int]:
+def lifted(cluster: ClusterHandles) -> list[int]:
     return [p for p in range(PARTITIONS) if not unreconciled(cluster, "events", p)]
 
 
-def run(cluster: Handles) -> ReconcileResult:
+def run(cluster: ClusterHandles) -> ReconcileResult:
     return reconcile(another_process(cluster))
 
 

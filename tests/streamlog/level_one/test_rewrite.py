@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 
 from l0gc.errors import CorruptObjectError
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import parquet, rewrite
 from l0gc.streamlog.level_one.parquet import L1_COLUMNS, WantedFile, open_l1, read_l1
@@ -20,7 +20,7 @@ from tests.support.reconcile import files, partition_of, put, reconcile
 DATA = "level_one/data/"
 
 
-def small_objects() -> Handles:
+def small_objects() -> ClusterHandles:
     cluster = topic_in_memory(1)
     fill(cluster, 9, partitions=1)
     return cluster

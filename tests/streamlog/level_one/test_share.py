@@ -13,7 +13,7 @@ import pytest
 
 from l0gc.operations import Read
 from l0gc.storage.workers import LocalWorkers, Stage
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import TopicTable
 from l0gc.streamlog.level_one import plan, share
 from l0gc.streamlog.level_one import reconcile as runs
@@ -210,7 +210,7 @@ def test_a_topic_that_gets_a_table_shares_nothing_and_is_drained() -> None:
 def test_what_executors_write_and_drain_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark pickles the stages, and what goes from one task to another."""
 
-    class Tasks(LocalWorkers[Handles]):
+    class Tasks(LocalWorkers[ClusterHandles]):
         cores, engine = 3, "spark"  # type: ignore[misc]
 
         def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:

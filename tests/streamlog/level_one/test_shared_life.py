@@ -13,7 +13,7 @@ import pytest
 
 from l0gc.errors import RecordsLostError
 from l0gc.operations import Read
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR
 from l0gc.streamlog.journal.entries import RECONCILE, Edit, EditedTopic
@@ -35,14 +35,14 @@ HOUR_MS = 3_600_000
 PARTITIONS = 100
 
 
-def read(cluster: Handles, options: Read) -> Values:
+def read(cluster: ClusterHandles, options: Read) -> Values:
     found: Values = {}
     for r in read_topic(cluster, cluster.controller.snapshot().topic("events"), options):
         found.setdefault(r.partition, []).append(r.value)
     return found
 
 
-def shared_keys(cluster: Handles) -> set[str]:
+def shared_keys(cluster: ClusterHandles) -> set[str]:
     """The shared objects in the bucket."""
     return {key for key in store_of(cluster).objects if "/j0000/" in key and key.startswith("level_one/")}
 
@@ -51,7 +51,7 @@ def shared_keys(cluster: Handles) -> set[str]:
 
 
 @pytest.mark.parametrize("later", [lambda cluster: None, drain])
-def test_a_read_from_a_time_begins_in_the_right_shared_object(later: Callable[[Handles], object]) -> None:
+def test_a_read_from_a_time_begins_in_the_right_shared_object(later: Callable[[ClusterHandles], object]) -> None:
     cluster, _, _ = loaded(2)
     store_of(cluster).clock.ms += HOUR_MS
     since_ms = store_of(cluster).clock.ms
@@ -101,7 +101,7 @@ def test_retention_by_size_counts_a_partitions_share_of_an_object() -> None:
 # -- objects that are read once -------------------------------------------------------------------------------------------
 
 
-def fetched(cluster: Handles) -> list[str]:
+def fetched(cluster: ClusterHandles) -> list[str]:
     """The L1 and L0 objects that a read of the whole topic fetches ranges of, once for each request."""
     keys = list[str]()
     store_of(cluster).fault = lambda call: keys.append(call.key) if call.when == "before" else None

@@ -17,7 +17,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LocalWorkers, Stage
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.level_one import merge_plan, plan
 from l0gc.streamlog.level_one import reconcile as runs
 from l0gc.streamlog.level_one.merge import MergeResult
@@ -37,10 +37,10 @@ VALUE = b"v" * 3000
 
 
 @pytest.fixture
-def cluster(store: S3Store) -> Iterator[Handles]:
+def cluster(store: S3Store) -> Iterator[ClusterHandles]:
     with Parallel(8) as threads:
         store.create_bucket()
-        found = Handles(store, Runtime(), threads)
+        found = ClusterHandles(store, Runtime(), threads)
         found.controller.bootstrap(shards=4)
         found.controller.create_topic("events", PARTITIONS, 3)
         found.controller.create_topic("other", 1)
@@ -48,24 +48,24 @@ def cluster(store: S3Store) -> Iterator[Handles]:
 
 
 def test_a_flow_on_spark_gives_what_it_gives_in_this_process(
-    one_spark: SparkSession, cluster: Handles, bucket: StoreConfig
+    one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig
 ) -> None:
     """Through a shuffle of several tasks, with rows that are packed on the way and slices of larger batches."""
     numbers = pa.array(range(30), pa.int64())
     columns = [numbers.cast(pa.string()).cast(f.type) if pa.types.is_binary(f.type) else numbers for f in ROWS]
     batch = pa.RecordBatch.from_arrays(columns, schema=ROWS)
 
-    def cut(place: Handles, firsts: Iterable[int]) -> Iterator[tuple[int, runs.Packable]]:
+    def cut(place: ClusterHandles, firsts: Iterable[int]) -> Iterator[tuple[int, runs.Packable]]:
         assert place.controller.snapshot().topics
         for first in firsts:
             for row in range(first, first + 10):
                 yield row % 3, runs.Packable(batch.slice(row, 1))
 
-    def added(place: Handles, rows: Iterable[runs.Packable]) -> Iterator[tuple[int, tuple[int, int]]]:
+    def added(place: ClusterHandles, rows: Iterable[runs.Packable]) -> Iterator[tuple[int, tuple[int, int]]]:
         values = [row.batch.column(3)[0].as_py() for row in rows]
         yield 0, (min(values), sum(values))
 
-    def together(place: Handles, found: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
+    def together(place: ClusterHandles, found: Iterable[tuple[int, int]]) -> Iterator[list[tuple[int, int]]]:
         yield sorted(found)
 
     stages = [Stage(2, cut), Stage(3, added), Stage(1, together)]
@@ -75,7 +75,7 @@ def test_a_flow_on_spark_gives_what_it_gives_in_this_process(
     assert len(pickle.dumps(runs.Packable(batch.slice(3, 1)))) < len(pickle.dumps(runs.Packable(batch)))
 
 
-def upload(cluster: Handles, count: int) -> list[str]:
+def upload(cluster: ClusterHandles, count: int) -> list[str]:
     """Objects with a large record and a small one for each partition; the large ones have blocks of their own."""
     keys = []
     for n in range(count):
@@ -96,17 +96,17 @@ def workers_of(spark: SparkSession, bucket: StoreConfig, progress: Progress = qu
 
 
 def run(
-    spark: SparkSession, cluster: Handles, bucket: StoreConfig, progress: Progress = quiet, **options: Any
+    spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig, progress: Progress = quiet, **options: Any
 ) -> runs.ReconcileResult:
     return runs.reconcile(cluster, workers=workers_of(spark, bucket, progress), **options)
 
 
-def l1_objects(cluster: Handles) -> set[str]:
+def l1_objects(cluster: ClusterHandles) -> set[str]:
     return {k for page in cluster.store.scan("level_one/") for k in page.keys}
 
 
 @pytest.mark.thorough
-def test_several_journals_and_rounds(one_spark: SparkSession, cluster: Handles, bucket: StoreConfig) -> None:
+def test_several_journals_and_rounds(one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig) -> None:
     upload(cluster, 4)
     put(cluster, "other", {0: [b"o"]})
     said: list[str] = []
@@ -122,7 +122,7 @@ def test_several_journals_and_rounds(one_spark: SparkSession, cluster: Handles, 
 
 
 def test_damage_is_named_and_everything_else_is_lifted(
-    one_spark: SparkSession, cluster: Handles, bucket: StoreConfig
+    one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig
 ) -> None:
     keys = upload(cluster, 4)
     topic = cluster.controller.snapshot().topic("events")
@@ -144,7 +144,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
     held = [e[e.index(lost) + len(lost) :].partition("; without a copy, give its records up: ") for e in gone]
     assert [where for where, _, _ in held] == ["0, events/1", "2, events/3"]  # each journal reports its own
     assert all(way_out.startswith("l0gc give-up --object level_zero/") for _, _, way_out in held)
-    reader = Handles(cluster.store, Runtime(), cluster.parallel)
+    reader = ClusterHandles(cluster.store, Runtime(), cluster.parallel)
     for p in range(4):
         assert lifted(reader, "events", p) == expected([0] if p == 3 else [0, 1])
         assert unreconciled(reader, "events", p) == 101 * (3 if p == 3 else 2)
@@ -157,7 +157,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
 
 
 def test_repeated_tasks_lift_and_count_once(
-    one_spark: SparkSession, cluster: Handles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each kind of task fails at its end, the first time that it runs."""
     upload(cluster, 3)
@@ -185,7 +185,7 @@ def test_repeated_tasks_lift_and_count_once(
 
 
 def test_what_fails_in_a_task_is_reported_as_what_it_is(
-    one_spark: SparkSession, cluster: Handles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from l0gc.errors import AccessDeniedError
 
@@ -202,19 +202,19 @@ def test_what_fails_in_a_task_is_reported_as_what_it_is(
 # -- merges ---------------------------------------------------------------------------------------------------------------
 
 
-def small_objects(cluster: Handles) -> None:
+def small_objects(cluster: ClusterHandles) -> None:
     """Five L1 objects in each partition of `events`, one in the other topic."""
     upload(cluster, 5)
     put(cluster, "other", {0: [b"o"]})
     assert reconcile(cluster, round_bytes=1).l1_objects == 5 * PARTITIONS + 1
 
 
-def merge_on(spark: SparkSession, cluster: Handles, bucket: StoreConfig) -> MergeResult:
+def merge_on(spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig) -> MergeResult:
     return merge(cluster, workers=workers_of(spark, bucket))
 
 
 def test_executors_merge_what_small_objects_there_are(
-    one_spark: SparkSession, cluster: Handles, bucket: StoreConfig
+    one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig
 ) -> None:
     small_objects(cluster)
     result = merge_on(one_spark, cluster, bucket)
@@ -228,7 +228,7 @@ def test_executors_merge_what_small_objects_there_are(
 
 @pytest.mark.thorough
 def test_a_repeated_merge_task_merges_and_loses_nothing(
-    one_spark: SparkSession, cluster: Handles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first journal's task fails after its commit, another's before it."""
     from l0gc.streamlog.level_one import merge as merges
@@ -267,7 +267,7 @@ def test_a_repeated_merge_task_merges_and_loses_nothing(
 
 
 def test_shared_objects_are_written_drained_and_read_by_executors(
-    one_spark: SparkSession, cluster: Handles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
+    one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from tests.support.spark_source import read
 

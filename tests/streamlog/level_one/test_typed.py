@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from l0gc.inspect.verify.replay import l1_fault
-from l0gc.streamlog.cluster import Handles
+from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR
 from l0gc.streamlog.journal.topic import l1_key
@@ -38,13 +38,13 @@ SECOND = columns_of(
 )  # fmt: skip
 
 
-def typed_cluster(columns: Any = FIRST) -> Handles:
+def typed_cluster(columns: Any = FIRST) -> ClusterHandles:
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 2, columns=columns)
     return cluster
 
 
-def lift(cluster: Handles, *values: bytes, partition: int = 0) -> Any:
+def lift(cluster: ClusterHandles, *values: bytes, partition: int = 0) -> Any:
     put(cluster, "events", {partition: list(values)})
     cluster.controller.advance(None)
     result = reconcile(cluster, "events")
@@ -52,7 +52,7 @@ def lift(cluster: Handles, *values: bytes, partition: int = 0) -> Any:
     return result
 
 
-def tables(cluster: Handles, partition: int = 0) -> list[tuple[int, pa.Table]]:
+def tables(cluster: ClusterHandles, partition: int = 0) -> list[tuple[int, pa.Table]]:
     """The number of each L1 object's schema, and all its columns, as any reader of Parquet has them."""
     found = []
     for f in files(cluster, "events", partition):
@@ -63,7 +63,7 @@ def tables(cluster: Handles, partition: int = 0) -> list[tuple[int, pa.Table]]:
     return found
 
 
-def values_of(cluster: Handles) -> list[bytes]:
+def values_of(cluster: ClusterHandles) -> list[bytes]:
     topic = cluster.controller.snapshot().topic("events")
     return [r.value for r in read_topic(cluster, topic)]
 
@@ -84,7 +84,7 @@ def test_reconcile_puts_typed_columns_next_to_the_bytes() -> None:
     ]
 
 
-def misfits_of(cluster: Handles) -> int:
+def misfits_of(cluster: ClusterHandles) -> int:
     """What the state has of the topic, as another process reads it."""
     return describe_topic(another_process(cluster), "events").misfits
 
