@@ -159,7 +159,11 @@ class Output:
                 raise
             result, error = cast(R, e.result), e
         self.measure(result.measures())
-        text = [*lines(result), *self._engine(result)]
+        text = list(lines(result))
+        reason = getattr(result, "engine_reason", "")
+        if reason and self.verbose:
+            place = "in this process" if getattr(result, "engine", LOCAL) == LOCAL else "on Spark"
+            text.append(f"ran {place}: {reason}")
         if aside:
             self.measure(result.to_json())
             for line in text:
@@ -170,13 +174,6 @@ class Output:
         error = error or result.problem
         if error is not None:
             raise error
-
-    def _engine(self, result: Outcome) -> list[str]:
-        """Return where the work ran, and why, with -v."""
-        engine, reason = getattr(result, "engine", LOCAL), getattr(result, "engine_reason", "")
-        if not reason or not self.verbose:
-            return []
-        return [f"ran {'in this process' if engine == LOCAL else 'on Spark'}: {reason}"]
 
     def result(
         self,

@@ -90,11 +90,8 @@ def _so_far(n: int, noun: str) -> str:
 
 def _lifted(reported: dict[str, Any]) -> str:
     progress = _so_far(reported.get("records", 0), "record")
-    return f"what is in L1 stays{progress}; l0gc {logs.running('reconcile')} continues from there{_unnamed(reported)}"
-
-
-def _unnamed(reported: dict[str, Any]) -> str:
-    return "; l0gc vacuum deletes what was written and not committed" if reported.get("unnamed") else ""
+    rest = "; l0gc vacuum deletes what was written and not committed" if reported.get("unnamed") else ""
+    return f"what is in L1 stays{progress}; l0gc {logs.running('reconcile')} continues from there{rest}"
 
 
 def _replaced(reported: dict[str, Any]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,7 +19,7 @@ from l0gc.operations import Upload
 
 if TYPE_CHECKING:
     from l0gc.streamlog.ingest.result import UploadResult
-    from l0gc.streamlog.producers import InputView, JournalView, ProducerList, ProducerView
+    from l0gc.streamlog.producers import JournalView, ProducerList, ProducerView
 
 
 @cli_command("upload")
@@ -132,15 +131,11 @@ def _described(view: ProducerView) -> list[str]:
 
 def _journal(j: JournalView) -> list[str]:
     state = f"epoch {j.epoch}, next sequence {j.next_sequence}, last landed {moment(j.last_landed_ms)}"
-    rest = [j.meaning, *_inputs(j.inputs)]
+    rest = [j.meaning]
+    rest += [f"input {_short(i.input)}: {count(i.landed, 'record')} landed" for i in j.inputs[:_INPUTS_SHOWN]]
+    if (more := len(j.inputs) - _INPUTS_SHOWN) > 0:
+        rest.append(f"and {count(more, 'input')} before (--json has them)")
     return [f"journal {j.journal:<4} {state}", *(f"{'':13}{line}" for line in rest)]
-
-
-def _inputs(inputs: Sequence[InputView]) -> list[str]:
-    """Return the inputs that landed last, and how many others there are."""
-    lines = [f"input {_short(i.input)}: {count(i.landed, 'record')} landed" for i in inputs[:_INPUTS_SHOWN]]
-    more = len(inputs) - _INPUTS_SHOWN
-    return [*lines, f"and {count(more, 'input')} before (--json has them)"] if more > 0 else lines
 
 
 def _short(input_id: str) -> str:

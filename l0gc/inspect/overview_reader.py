@@ -43,9 +43,10 @@ from l0gc.inspect.causes import (
 from l0gc.inspect.laggards import extent_bytes, find_laggards
 from l0gc.inspect.overview import DatedHolder, Garbage, JournalReading, Journals, Overview, PinCost, TableState
 from l0gc.keys import PUBLISHED_WATERMARK, KeyLayout
-from l0gc.storage.objectstore import Head, ask_of_one
+from l0gc.storage.objectstore import Head, ObjectStore, ask_of_one
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import tick_is_due
+from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState, TopicTable
 from l0gc.streamlog.epoch_source import landed_number
 from l0gc.streamlog.garbage import amounts_of
@@ -81,7 +82,7 @@ def read_overview(
     notes = list[str]()
     # What is published comes before what is compared with it: a topic that M was computed without is gone then.
     try:
-        published, watermark_error = published_m(cluster, cluster.controller.snapshot().cluster_id)
+        published, watermark_error = published_m(cluster)
     except StoreError as e:
         _raise_if_unreachable(e)
         published, watermark_error = None, (UNREADABLE_WATERMARK, f"{PUBLISHED_WATERMARK} cannot be read: {e}")
@@ -130,7 +131,7 @@ def read_overview(
     except StoreError as e:
         _raise_if_unreachable(e)
         o.notes.append(f"no past sweep is shown, nor what they deleted: {e}")
-    o.scan = _newest_scan(cluster, o)
+    o.scan = _newest_scan(cluster.store, o)
     if o.scan is not None:
         o.garbage = garbage_of(o.scan, o.watermark, o.runs, price_gb_month)
     if state.external_log:
@@ -140,8 +141,8 @@ def read_overview(
         _judge_journals(cluster, o, published)
     o.pins, o.tables = _pins(o), [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
     o.records, o.unreconciled_records, o.lost_records, o.holes, o.misfits = o.logs.records()
-    o.idle = not state.external_log and _is_idle(cluster, o, published)
-    o.lag_ms, o.lag_at_least = _lag(cluster, o)
+    o.idle = published is not None and _is_idle(cluster.store, o, published)
+    o.lag_ms, o.lag_at_least = _lag(cluster.controller, o)
     o.causes, o.warnings = find_causes(o), find_warnings(o)
     if not (o.causes or o.external_log or o.left_objects) and published is not None:
         o.held_objects = _held_objects(o)
@@ -155,14 +156,15 @@ def _raise_if_unreachable(e: StoreError) -> None:
         raise e
 
 
-def published_m(cluster: ClusterHandles, cluster_id: str) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
+def published_m(cluster: ClusterHandles) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
     """Return what is published, and, if it cannot be used, the code of the cause and a sentence. If it is lost, the first
     is its copy.
     """
+    cluster_id = cluster.controller.snapshot().cluster_id
     try:
         published, etag = read_published(cluster.store, cluster_id)
-        what = lost(published, etag)
-        return published, (LOST_WATERMARK, what) if what else None
+        loss = lost(published, etag)
+        return published, (LOST_WATERMARK, loss) if loss else None
     except ClusterMismatchError as e:
         return None, (FOREIGN_WATERMARK, str(e))
     except CorruptObjectError as e:
@@ -172,12 +174,12 @@ def published_m(cluster: ClusterHandles, cluster_id: str) -> tuple[PublishedWate
 # -- what was scanned and deleted ---------------------------------------------------------------------------------------
 
 
-def _newest_scan(cluster: ClusterHandles, o: Overview) -> ScanSnapshot | None:
+def _newest_scan(store: ObjectStore, o: Overview) -> ScanSnapshot | None:
     """Return the newest readable scan of the last few; the unreadable ones are noted."""
     try:
-        for key in list_scans(cluster.store)[: -_SCANS_TRIED - 1 : -1]:
+        for key in list_scans(store)[: -_SCANS_TRIED - 1 : -1]:
             try:
-                return read_scan(cluster.store, key, o.cluster_id)
+                return read_scan(store, key, o.cluster_id)
             except ObjectNotFoundError:
                 continue  # it has expired since it was listed
             except (CorruptObjectError, ClusterMismatchError) as e:
@@ -250,17 +252,17 @@ def _held_objects(o: Overview) -> dict[int, int]:
     return objects
 
 
-def _is_idle(cluster: ClusterHandles, o: Overview, published: PublishedWatermark | None) -> bool:
+def _is_idle(store: ObjectStore, o: Overview, published: PublishedWatermark) -> bool:
     """Return whether `gc` would leave the computation of M out although M could rise, since it would release nothing."""
     m = o.computable_watermark
-    if published is None or m is None or m <= published.watermark or o.watermark_error is not None:
-        return False
+    if m is None or m <= published.watermark or o.watermark_error is not None:
+        return False  # an external log's M is not computed here
     landed = landed_number((topic.revision, state.landed) for topic, _, state in o.logs.topics())
-    note = read_gc_note(cluster.store)
+    note = read_gc_note(store)
     return bool(compute_not_due(published, note, lowest=m, landed=landed, now_ms=o.as_of_ms))
 
 
-def _lag(cluster: ClusterHandles, o: Overview) -> tuple[int | None, bool]:
+def _lag(controller: Controller, o: Overview) -> tuple[int | None, bool]:
     """Return how long M has stood; if the log no longer shows it, at least how long."""
     if o.external_log or o.lowest_held > o.cluster_epoch:
         return None, False
@@ -268,7 +270,7 @@ def _lag(cluster: ClusterHandles, o: Overview) -> tuple[int | None, bool]:
         return 0, False
     began_ms = None
     with suppress(CorruptObjectError, StoreError):
-        began_ms = cluster.controller.began_ms(o.lowest_held + 1)
+        began_ms = controller.began_ms(o.lowest_held + 1)
     if began_ms is not None:
         return max(0, o.as_of_ms - began_ms), False
     oldest_held_ms = o.garbage.oldest_held_ms if o.garbage is not None else None  # it is above M
@@ -413,7 +415,7 @@ def check_holders(
 
     heads = dict(zip(keys, cluster.parallel.map(head_of, keys), strict=True))
     written = {key: head.modified_ms for key, head in heads.items() if isinstance(head, Head)}
-    for h, extent, text in _suspects(cluster, extents, heads, named) if suspect else ():
+    for h, extent, text in _suspects(cluster.store, extents, heads, named) if suspect else ():
         # It may have been reconciled and swept since: then the journal refers to it no more.
         topic = journals.snapshot.topics[h.topic]
         state = cluster.journal(topic.journal_of(h.partition)).catch_up(whole=False).topic(topic.revision)
@@ -436,7 +438,7 @@ def _named(journals: Journals, text: str, excluded: Collection[str]) -> Iterator
 
 
 def _suspects(
-    cluster: ClusterHandles,
+    store: ObjectStore,
     extents: Sequence[tuple[Holder, Extent]],
     heads: Mapping[str, Head | str | None],
     named: str,
@@ -457,7 +459,7 @@ def _suspects(
             yield h, extent, head if isinstance(head, str) else "it is too short"
     for h, extent in ([(h, e) for h, e in extents if e.key in named] or extents)[:1]:
         try:
-            (body,) = fetch_blocks(cluster.store, extent.key, [extent.block])
+            (body,) = fetch_blocks(store, extent.key, [extent.block])
             decode_block(body, extent.key, extent.block)
         except ObjectNotFoundError:
             yield h, extent, "it is missing"

@@ -123,7 +123,7 @@ class JournalNames:
                 if topic is not None:
                     names.append(span.holds(topic.l1)["name"])
                     names.append(np.array([o.name for o in topic.shared], NAME))
-                self._names[at] = _sorted(np.concatenate(names))
+                self._names[at] = np.sort(np.frombuffer(np.concatenate(names).tobytes(), _NAME))
 
     def facts(self, keys: Sequence[str]) -> list[Fact]:
         facts: list[Fact] = []
@@ -164,7 +164,3 @@ class JournalNames:
         if at < len(self._part.forgotten) and self._part.forgotten[at] == k.revision:
             return Fact(k.epoch, -1 if k.revision in self._part.waiting else self._lowest, needed=False)
         return Fact(k.epoch, -1, needed=True, unknown=k.revision <= self._part.epoch)
-
-
-def _sorted(names: Rows) -> Rows:
-    return np.sort(np.frombuffer(names.tobytes(), _NAME))

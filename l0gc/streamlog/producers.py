@@ -119,14 +119,16 @@ def describe_producer(cluster: ClusterHandles, name: str) -> ProducerView:
 
     def look(journal: int) -> JournalView | None:
         try:
-            producer_state = cluster.journal(journal).catch_up(whole=False).producers.get(run.producer_id)
+            s = cluster.journal(journal).catch_up(whole=False).producers.get(run.producer_id)
         except CorruptObjectError as e:
             errors.append(str(e))
             return None
-        if producer_state is None:
+        if s is None:
             unknown.append(journal)
             return None
-        return _view(journal, producer_state, run)
+        inputs = [InputView(i, progress.landed, progress.time_ms) for i, progress in s.inputs.items()]
+        takes, meaning = _verdict(s, run)
+        return JournalView(journal, s.epoch, s.next_sequence, s.time_ms, inputs[::-1], takes, meaning)
 
     journals = [v for v in cluster.parallel.map(look, state.journals_in_use()) if v is not None]
     return ProducerView(
@@ -173,12 +175,6 @@ def run_ahead(cluster: ClusterHandles, name: str, run: Producer, journals: Seque
     if not ahead or cluster.controller.snapshot().producers.get(name) != run:
         return run
     return cluster.controller.init_producer(name, above=max(ahead))
-
-
-def _view(journal: int, state: ProducerState, run: Producer) -> JournalView:
-    inputs = [InputView(i, progress.landed, progress.time_ms) for i, progress in state.inputs.items()]
-    takes, meaning = _verdict(state, run)
-    return JournalView(journal, state.epoch, state.next_sequence, state.time_ms, inputs[::-1], takes, meaning)
 
 
 def _verdict(state: ProducerState, run: Producer) -> tuple[bool, str]:

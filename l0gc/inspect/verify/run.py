@@ -180,7 +180,13 @@ def verify(
 
     counts = sum((kinds for _, kinds, _ in parts), Counter[Kind]())
     first = heapq.nsmallest(max_findings, (s for _, _, findings in parts for s in findings), key=finding_order)
-    result = result_of(snapshot, counts, _searched(cluster, first), deep=deep)
+    # The first missing objects are shown with the run that deleted each.
+    missing = dict.fromkeys(s.key for s in first if s.kind in (Kind.L0_MISSING, Kind.L1_MISSING))
+    deleters = {key: who_deleted(cluster, key) for key in islice(missing, _KEYS_SEARCHED)}
+    findings = [
+        msgspec.structs.replace(s, detail=f"{s.detail}; {deleters[s.key]}") if s.key in deleters else s for s in first
+    ]
+    result = result_of(snapshot, counts, findings, deep=deep)
     for name, n in sum((seen for seen, _, _ in parts), Counter[str]()).items():
         setattr(result.checked if hasattr(result.checked, name) else result, name, n)
     result.engine, result.engine_reason = workers.engine, workers.reason
@@ -192,7 +198,7 @@ def read_snapshot(
     cluster: ClusterHandles, now_ms: int, *, young_after_ms: int
 ) -> tuple[ClusterSnapshot, list[Suspect]]:
     """Read M, then the controller, which is compared with it. Return these, and what is wrong with M's object."""
-    published, error = published_m(cluster, cluster.controller.snapshot().cluster_id)
+    published, error = published_m(cluster)
     state = cluster.controller.snapshot()
     shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
     snapshot = ClusterSnapshot(shown, published, young_after_ms, state.to_be_closed_by(now_ms))
@@ -221,13 +227,6 @@ def result_of(
         },
         checked=ReadCounts(journals=state.journals, partitions=state.partition_count),
     )
-
-
-def _searched(cluster: ClusterHandles, findings: Sequence[Suspect]) -> list[Suspect]:
-    """Return the findings, those of the first missing objects with the run that deleted each."""
-    missing = dict.fromkeys(s.key for s in findings if s.kind in (Kind.L0_MISSING, Kind.L1_MISSING))
-    who = {key: who_deleted(cluster, key) for key in islice(missing, _KEYS_SEARCHED)}
-    return [s if s.key not in who else msgspec.structs.replace(s, detail=f"{s.detail}; {who[s.key]}") for s in findings]
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:

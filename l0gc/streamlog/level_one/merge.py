@@ -206,7 +206,8 @@ def plan_merge(
         plan.total.add(result, *_COUNTED)
         plan.drains.update({share.window.journal: drains} if drains else {})
         for d in drains:
-            plan.total.add(_of_drain(d), *_MERGED)
+            known = MergeResult(d.objects, d.partitions, d.records, d.bytes, d.bytes, d.partitions, d.records)
+            plan.total.add(known, *_MERGED)
     plan.total.seconds = cluster.runtime.clock.monotonic() - began
     return plan
 
@@ -238,11 +239,6 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
     worth = max(-(-planned.bytes_read // SHARE_BYTES), -(-planned.objects_before // SHARE_OBJECTS))
     of = min(worth, planned.partitions, slots)
     return (replace(whole, max_bytes=whole.max_bytes // of, number=number, of=of) for number in range(of))
-
-
-def _of_drain(d: Drain) -> MergeResult:
-    """Return the part of a drain's result that is known before it."""
-    return MergeResult(d.objects, d.partitions, d.records, d.bytes, d.bytes, d.partitions, d.records)
 
 
 # -- what a worker does -------------------------------------------------------------------------------------------------

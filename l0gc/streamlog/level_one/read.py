@@ -70,7 +70,10 @@ def read_rows(
     for read, of_object in parallel.compute_ahead(_decoded, bodies):
         for block in _still(read, of_object, still_needed):
             if isinstance(block, Fault):
-                yield from _split_fault(block, writers, together)
+                of = writers_of(block.revision, block.partitions, writers, together)
+                for writer in distinct(of).tolist():
+                    partitions, bases = block.partitions[of == writer], block.bases[of == writer]
+                    yield writer, replace(block, partitions=partitions, bases=bases)
                 continue
             blocks.append(block)
             size += block.records.nbytes
@@ -131,13 +134,6 @@ def _blocks(read: ObjectRead, fetched: list[tuple[Block, bytes]]) -> Iterator[_B
 def _fault(read: ObjectRead, extents: Rows, error: CorruptObjectError) -> Fault:
     may_return = isinstance(error, UnansweredObjectError)
     return Fault(read.journal, read.revision, str(error), extents["partition"], extents["base"], may_return)
-
-
-def _split_fault(fault: Fault, writers: int, together: Mapping[int, int]) -> Iterator[tuple[int, Fault]]:
-    of = writers_of(fault.revision, fault.partitions, writers, together)
-    for writer in distinct(of).tolist():
-        mine = of == writer
-        yield writer, replace(fault, partitions=fault.partitions[mine], bases=fault.bases[mine])
 
 
 def _in_order(
