@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from l0gc.collect.deletion import Deletable
     from l0gc.inspect.log import LogLine
     from l0gc.streamlog.controller.state import Topic
-    from l0gc.streamlog.level_one.reconcile import Writing
 
 A = TypeVar("A")
 
@@ -341,7 +340,6 @@ class Cluster:
         topic: str | None = None,
         *,
         progress: Progress = quiet,
-        writing: Writing | None = None,
         **options: Unpack[ReconcileKeywords],
     ) -> ReconcileResult:
         """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all, the oldest first. As `l0gc reconcile`.
@@ -349,11 +347,9 @@ class Cluster:
         Args:
             spark: a session, or an engine, that does the work; without one, this process does it, which suits small buckets.
             progress: called with what is done next, and the number of `records` that are in L1.
-            writing: returns a context manager for the time from a round's first object to its commit. Once the event that
-                it gives is set, the round ends early, with what is written; it is to raise what then ends the run.
         """
         from l0gc.streamlog.level_one.plan import has_work, waiting_bytes
-        from l0gc.streamlog.level_one.reconcile import reconcile, unheld
+        from l0gc.streamlog.level_one.reconcile import reconcile
 
         handles, request = self.handles(), Reconcile(**options)
         epoch = MAX_EPOCH if request.up_to is None else request.up_to
@@ -379,7 +375,6 @@ class Cluster:
                     up_to=request.up_to,
                     max_bytes=request.max_bytes,
                     round_bytes=request.round_bytes,
-                    writing=writing or unheld,
                 )
             return checked(result)
 

@@ -20,6 +20,7 @@ from l0gc.api import Cluster, Engine
 from l0gc.cli.globals import GLOBAL_OPTIONS, Decorator, on_command_line, options
 from l0gc.cli.logs import logging_command
 from l0gc.cli.output import Output
+from l0gc.cli.signals import holding
 from l0gc.cli.terminal import escaped, fitted, is_utf8
 from l0gc.cli.units import HELD, Number, Whole, as_size, duration, size_up_to, span_of, starts, time_ms
 from l0gc.errors import UsageError
@@ -308,7 +309,7 @@ def library(settings: Settings) -> Cluster:
     if not settings.url:
         raise UsageError("no URL: say where the cluster is with --url s3://bucket/prefix or L0GC_URL")
     of_boto3 = first_of(os.environ, ENDPOINT_VARIABLES)  # boto3 reads it itself, unless a profile forbids that
-    return api.open(
+    cluster = api.open(
         settings.url,
         endpoint_url=None if settings.endpoint_url == of_boto3 else settings.endpoint_url,
         region=settings.region,
@@ -319,6 +320,8 @@ def library(settings: Settings) -> Cluster:
         cluster_id=settings.cluster_id,
         epoch_interval_s=settings.epoch_interval,
     )
+    cluster.handles().writing = holding
+    return cluster
 
 
 yes_option: Final = click.option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +13,6 @@ from l0gc.cli.globals import cli_command
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import TOPIC, cluster_options, engine_options, operation_options
 from l0gc.cli.output import Output
-from l0gc.cli.signals import holding
 from l0gc.formatting import count, size
 from l0gc.operations import Merge, Reconcile
 
@@ -88,22 +86,21 @@ def _so_far(n: int, noun: str) -> str:
     return f" ({count(n, noun)} so far)" if n else ""
 
 
+def _continues(step: str, reported: dict[str, Any]) -> str:
+    rest = "; l0gc vacuum deletes what was written and not committed" if reported.get("unnamed") else ""
+    return f"l0gc {logs.running(step)} continues from there{rest}"
+
+
 def _lifted(reported: dict[str, Any]) -> str:
     progress = _so_far(reported.get("records", 0), "record")
-    rest = "; l0gc vacuum deletes what was written and not committed" if reported.get("unnamed") else ""
-    return f"what is in L1 stays{progress}; l0gc {logs.running('reconcile')} continues from there{rest}"
+    return f"what is in L1 stays{progress}; {_continues('reconcile', reported)}"
 
 
 def _replaced(reported: dict[str, Any]) -> str:
     progress = _so_far(reported.get("objects", 0), "L1 object")
-    return f"what is merged stays{progress}; l0gc merge continues from there"
+    return f"what is merged stays{progress}; {_continues('merge', reported)}"
 
 
-def run_reconcile(out: Output, work: Callable[..., ReconcileResult]) -> None:
-    """Reconcile as the other runs below do; a signal ends it once what it has written is committed."""
-    work = partial(work, writing=holding)
-    out.finish(work, lines=_reconciled, title="reconciling", reports=True, stays=_lifted)
-
-
+run_reconcile: Final = partial(Output.finish, lines=_reconciled, title="reconciling", reports=True, stays=_lifted)
 run_merge: Final = partial(Output.finish, lines=_merged, title="merging", reports=True, stays=_replaced)
-"""Runs the step, shows its progress and prints its result, for its command and for `l0gc gc`."""
+"""Run the step, show its progress and print its result, for its command and for `l0gc gc`."""

@@ -509,4 +509,5 @@ def give_up_command(
             ),
             *([f"and {len(r.holes) - 20} more"] if len(r.holes) > 20 else []),
         ],
+        stays=lambda _: "what is given up stays a hole; l0gc status shows what is still lost",
     )

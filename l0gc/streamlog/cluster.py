@@ -5,9 +5,10 @@ Nothing is decided here. This module puts the pieces together, in the same way f
 
 from __future__ import annotations
 
+import functools
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +23,7 @@ from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.store_time import StoreTime
+from l0gc.storage.workers import LOCAL, Workers
 from l0gc.streamlog.controller.entries import ControllerMachine
 from l0gc.streamlog.controller.handle import EPOCH_CACHE_S, EPOCH_INTERVAL_S, Controller
 from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState
@@ -35,6 +37,16 @@ if TYPE_CHECKING:
 
 THREADS: Final = 32
 """The threads for concurrent requests of a command, or of a program that uses the library."""
+Writing = Callable[[], AbstractContextManager[threading.Event]]
+"""Gives a block, from before the first L1 object of a round is written until the round is committed, in which no signal is
+raised. Its event ends the round early: what is written is committed, and none of it is left without a name.
+"""
+Begin = Callable[[], threading.Event]
+"""Begins such a block, once; returns its event."""
+
+
+def unheld() -> AbstractContextManager[threading.Event]:
+    return nullcontext(threading.Event())
 
 
 @dataclass
@@ -50,6 +62,7 @@ class ClusterHandles:
     truncate_min_age_ms: int = TRUNCATE_MIN_AGE_MS
     journals_kept: int | None = None
     """The most journals whose handles are kept; None for all that are used."""
+    writing: Writing = unheld
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -169,6 +182,17 @@ class ClusterHandles:
             return summary
 
         return self.parallel.map(read, [t for t in everyone if numbers is None or t.journal in numbers])
+
+
+@contextmanager
+def committing(cluster: ClusterHandles, workers: Workers[ClusterHandles]) -> Iterator[Begin]:
+    """Yield a function that begins a block of `ClusterHandles.writing`, which ends with this one.
+
+    Executors get a function that holds no signal: Spark's tasks are cut off, and their objects are left to vacuum.
+    """
+    with ExitStack() as held:
+        begin = functools.cache(lambda: held.enter_context(cluster.writing()))
+        yield begin if workers.engine == LOCAL else threading.Event
 
 
 @contextmanager

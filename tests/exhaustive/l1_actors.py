@@ -7,6 +7,7 @@ the body says; all else is the real code.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
@@ -187,7 +188,7 @@ class Merger(Actor):
             topic = cluster.controller.snapshot().topics[TOPIC.name]
             return Local("merge", plan=(_number(topic), topic.schema_epoch))
         share = Share(Window(0, {TOPIC.revision: topic_with(*local.plan or (0, 0))}), {TOPIC.revision: RULE})
-        result = _merge_share(cluster, share)
+        result = _merge_share(threading.Event, cluster, share)
         if any(all(why not in e for why in ("fenced off", "no longer", "merge again")) for e in result.errors):
             raise BrokenError(str(result.errors))
         return Local("")
@@ -378,7 +379,7 @@ _COLUMNS: Final = SimpleNamespace(to_arrow_schema=lambda: L1_FILE)
 
 
 def _rewrite(
-    store: Any, merges: Sequence[MergeGroup], topics: Any, epoch: int, runtime: Runtime, parallel: Any
+    store: Any, merges: Sequence[MergeGroup], topics: Any, epoch: int, runtime: Runtime, parallel: Any, stop: Any
 ) -> list[RewriteResult]:
     done = []
     for m in merges:

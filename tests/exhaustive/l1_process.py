@@ -23,7 +23,7 @@ from l0gc.storage.entry import Place
 from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import OFF, DeleteFailure, ListedPage, PutResult, StoredObject
 from l0gc.storage.parallel import Parallel
-from l0gc.streamlog.cluster import identity_of
+from l0gc.streamlog.cluster import identity_of, unheld
 from l0gc.streamlog.controller.handle import Controller
 from l0gc.streamlog.controller.state import ControllerState, DeletedTopic, EpochTime, Topic
 from l0gc.streamlog.controller.value_schema import FIRST_ID, ValueColumn, ValueSchema
@@ -237,6 +237,7 @@ class FakeCluster:
         log = SharedLog(cast(Any, self.store), journal_log(0), self.runtime, store_time=self.controller.store_time)
         self._handle = JournalHandle(0, log, cast(Controller, self.controller), self.runtime)
         self._handle.replica = cast(Any, Replica(view))
+        self.writing = unheld
 
     def journal(self, number: int) -> JournalHandle:
         return self._handle

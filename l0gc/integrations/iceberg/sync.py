@@ -247,7 +247,8 @@ class _Sync:
             new = new[np.argsort(rows["epoch"][new], kind="stable")]
             added = data_files(rows, new, path, iceberg_table.spec().spec_id, self._statistics(topic, rows[new]))
             result.added, result.removed = len(added), len(gone)
-            commit_snapshot(iceberg_table, said.to_summary(), manifests, read, added, gone, ended)
+            with self._cluster.writing():
+                commit_snapshot(iceberg_table, said.to_summary(), manifests, read, added, gone, ended)
         else:
             commit_snapshot(iceberg_table, None, expired=ended)
         result.committed, result.snapshot_id, result.expired = True, self._current(), len(ended)

@@ -20,7 +20,7 @@ from typing import ClassVar, Final
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome
 from l0gc.storage.workers import LocalWorkers, Workers
-from l0gc.streamlog.cluster import ClusterHandles
+from l0gc.streamlog.cluster import ClusterHandles, committing
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import DRAIN
 from l0gc.streamlog.journal.rows import Rows, distinct, in_order, places
@@ -83,7 +83,8 @@ def drain(
         if windows:
             objects, partitions = (sum(getattr(d, n) for w in windows for d in w.drains.values()) for n in _SIZES)
             r = Round(state.epoch, windows, before, *task_counts(before, objects, workers.cores, partitions))
-            yield from workers.flow(range(len(windows)), *DrainLift(r).stages(workers.slots))
+            with committing(cluster, workers) as begin:
+                yield from workers.flow(range(len(windows)), *DrainLift(r, begin).stages(workers.slots))
 
 
 def drain_topic(cluster: ClusterHandles, topic: Topic) -> list[str]:

@@ -179,8 +179,9 @@ def give_up(
         confirm()
     blocks = _blocks(cluster, lost, force_readable)
     epoch = cluster.controller.snapshot().epoch
-    rows = _write(cluster, by, lost, blocks, epoch)
-    return _land(cluster, lost, rows, epoch)
+    with cluster.writing():
+        rows = _write(cluster, by, lost, blocks, epoch)
+        return _land(cluster, lost, rows, epoch)
 
 
 # -- select ---------------------------------------------------------------------------------------------------------------

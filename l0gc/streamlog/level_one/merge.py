@@ -13,6 +13,7 @@ more before that, so that a missing object that another merge replaced does not 
 from __future__ import annotations
 
 import functools
+import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from l0gc.errors import L0gcError
 from l0gc.formatting import Outcome, count
 from l0gc.storage.parallel import grouped
 from l0gc.storage.workers import LOCAL, Workers
-from l0gc.streamlog.cluster import ClusterHandles
+from l0gc.streamlog.cluster import Begin, ClusterHandles, committing
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.journal.entries import MERGE
 from l0gc.streamlog.journal.rows import Rows
@@ -216,6 +217,19 @@ def run_merge(cluster: ClusterHandles, plan: MergePlan, workers: Workers[Cluster
     """Merge what was planned and still exists. Raises `StoreError`; finished merges stay committed."""
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors), engine=workers.engine, engine_reason=workers.reason)
+    try:
+        _merge_planned(cluster, plan, workers, result)
+    except KeyboardInterrupt:  # Spark's tasks are cut off
+        workers.say("", objects=result.objects_before, unnamed=workers.engine != LOCAL)
+        raise
+    result.errors = list(dict.fromkeys(result.errors))  # the plan has found the same damage, too
+    result.seconds = plan.total.seconds + cluster.runtime.clock.monotonic() - began
+    return result
+
+
+def _merge_planned(
+    cluster: ClusterHandles, plan: MergePlan, workers: Workers[ClusterHandles], result: MergeResult
+) -> None:
     if plan.drains:
         from l0gc.streamlog.level_one.drain import drain
 
@@ -227,11 +241,10 @@ def run_merge(cluster: ClusterHandles, plan: MergePlan, workers: Workers[Cluster
     for at in range(0, len(shares), slots):
         text = f"{count(result.objects_before, 'L1 object')} merged into {result.objects_after:,}"
         workers.say(text, done=result.bytes_read, total=plan.total.bytes_read, objects=result.objects_before)
-        for done in workers.map(_merge_share, shares[at : at + slots]):
-            result.add(done, *_COUNTED)
-    result.errors = list(dict.fromkeys(result.errors))  # the plan has found the same damage, too
-    result.seconds = plan.total.seconds + cluster.runtime.clock.monotonic() - began
-    return result
+        with committing(cluster, workers) as begin:
+            begin()  # in this thread, which gets the signals
+            for done in workers.map(functools.partial(_merge_share, begin), shares[at : at + slots]):
+                result.add(done, *_COUNTED)
 
 
 def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
@@ -244,9 +257,9 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
 # -- what a worker does -------------------------------------------------------------------------------------------------
 
 
-def _merge_share(cluster: ClusterHandles, share: Share) -> MergeResult:
-    """Merge a share."""
-    return _ShareMerge(cluster, share).run()
+def _merge_share(begin: Begin, cluster: ClusterHandles, share: Share) -> MergeResult:
+    """Merge a share, until the block that `begin` has begun ends early."""
+    return _ShareMerge(cluster, share).run(begin())
 
 
 class _ShareMerge(Editor):
@@ -257,10 +270,10 @@ class _ShareMerge(Editor):
         super().__init__(cluster.passing_journal(share.window.journal), share.window.topics, self._result.errors)
         self._partitions: set[tuple[int, int]] = set()
 
-    def run(self) -> MergeResult:
-        """Do the merges of the share, round by round."""
+    def run(self, stop: threading.Event) -> MergeResult:
+        """Do the merges of the share, round by round, until it is told to stop."""
         with self.recording_errors():
-            self._merge_all()
+            self._merge_all(stop)
         self._result.partitions = len(self._partitions)
         return self._result
 
@@ -286,15 +299,17 @@ class _ShareMerge(Editor):
         for revision, topic in states.items():
             yield from drains_of(topic, self._share.now_ms, has_table=revision in self._share.tables)
 
-    def _merge_all(self) -> None:
+    def _merge_all(self, stop: threading.Event) -> None:
         # With Arrow, which asking whether a merge is due does without.
         from l0gc.streamlog.level_one.rewrite import rewrite
 
         c = self._cluster
         groups = self._merges(self.states())
         for merges in grouped(groups, (lambda m: m.bytes, ROUND_BYTES), (lambda m: len(m.sources), ROUND_OBJECTS)):
+            if stop.is_set():
+                break
             epoch = self._stamp(c.controller.snapshot())
-            written = rewrite(c.store, merges, self.topics, epoch, c.runtime, c.parallel)
+            written = rewrite(c.store, merges, self.topics, epoch, c.runtime, c.parallel, stop)
             self._commit(epoch, written)
 
     def _stamp(self, state: ControllerState) -> int:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -30,7 +29,7 @@ from l0gc.errors import CorruptObjectError
 from l0gc.events import Progress
 from l0gc.formatting import Outcome, count
 from l0gc.storage.workers import LOCAL, LocalWorkers, Stage, Workers
-from l0gc.streamlog.cluster import ClusterHandles
+from l0gc.streamlog.cluster import Begin, ClusterHandles, committing
 from l0gc.streamlog.journal.entries import RECONCILE
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import NO_L1_ROWS, NO_MISFITS, Rows, distinct, in_order
@@ -70,15 +69,6 @@ class Files(NamedTuple):
 
 _SHOWN: Final = 20
 """The number of causes that are reported for a journal, and of partitions for each; the others are counted."""
-
-Writing = Callable[[], AbstractContextManager[threading.Event]]
-"""Gives a block, from before the first L1 object of a round is written until the round is committed, in which no signal is
-raised. Its event ends the round early: what is written is committed, and none of it is left without a name.
-"""
-
-
-def unheld() -> AbstractContextManager[threading.Event]:
-    return nullcontext(threading.Event())
 
 
 @dataclass(slots=True)
@@ -134,7 +124,6 @@ def reconcile(
     up_to: int | None = None,
     max_bytes: int | None = None,
     workers: Workers[ClusterHandles] | None = None,
-    writing: Writing = unheld,
 ) -> ReconcileResult:
     """Lift everything that is unreconciled now, in one topic or in all of them, the oldest epochs first.
 
@@ -143,7 +132,6 @@ def reconcile(
         up_to: lift only what lies at or below this epoch, and what comes before that in its partition.
         max_bytes: lift no more of L0 than this, but at least one log entry's objects.
         workers: the workers; by default this process.
-        writing: see `Writing`.
 
     Raises:
         NotFoundError: the topic does not exist.
@@ -176,9 +164,8 @@ def reconcile(
         lifted = Lifted(workers.say, result.rounds + 1, result.records, sum(waiting.values()))
         lifted.show()
         try:
-            with ExitStack() as held:
-                begin = functools.cache(lambda held=held: held.enter_context(writing()))
-                lift = Lift(r, lifted, begin) if workers.engine == LOCAL else Lift(r)
+            with committing(cluster, workers) as begin:
+                lift = Lift(r, begin, lifted if workers.engine == LOCAL else None)
                 for committed in workers.flow(range(len(r.takes)), *lift.stages(workers.slots)):
                     result.add(committed, "records", "l1_objects", "bytes", "misfits", "lost", "errors")
                     result.count_in(committed.lifted)
@@ -274,8 +261,8 @@ class Lift:
     """The work of a round in four stages; each yields values to the task of the next stage that it names."""
 
     round: Round
+    begin: Begin = threading.Event
     lifted: Lifted | None = None
-    begin: Callable[[], threading.Event] = threading.Event
     drains: ClassVar[bool] = False
 
     def still_needed(self, cluster: ClusterHandles) -> StillNeeded:

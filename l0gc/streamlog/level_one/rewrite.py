@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -68,27 +69,33 @@ def rewrite(
     epoch: int,
     runtime: Runtime,
     parallel: Parallel,
+    stop: threading.Event,
 ) -> list[RewriteResult]:
-    """Write one object, stamped with `epoch`, from the sources of each merge. Raises `StoreError`."""
+    """Write one object, stamped with `epoch`, from the sources of each merge, of as many as it can until it is stopped.
+
+    Raises `StoreError`.
+    """
     with temporary_folder("merge") as directory:
         done: list[tuple[RewriteResult, dict[str, bytes]]] = []
 
         def copy(
             item: tuple[MergeGroup, Iterable[_Source]],
-        ) -> tuple[RewriteResult, dict[str, bytes], list[tuple[str, bytes]]]:
+        ) -> tuple[RewriteResult | None, dict[str, bytes], list[tuple[str, bytes]]]:
             merge, sources = item
             topic = topics[merge.revision]
             base = int(merge.sources["base"][0])
             writer = L1Writer(
                 topic.id(merge.partition), epoch, base, runtime, directory, store, math.inf, topic.value_schema
             )
-            return (*_copied(store, merge, sources, writer), writer.small)
+            return (*_copied(store, merge, sources, writer, stop), writer.small)
 
         def small_objects() -> Iterator[tuple[str, bytes]]:
             with_sources = _with_sources(store, merges, topics, parallel)
-            for rewritten, hashes, small in parallel.compute_ahead(copy, with_sources, _is_worth):
-                done.append((rewritten, hashes))
-                yield from small
+            going_on = takewhile(lambda _: not stop.is_set(), with_sources)
+            for rewritten, hashes, small in parallel.compute_ahead(copy, going_on, _is_worth):
+                if rewritten is not None:
+                    done.append((rewritten, hashes))
+                    yield from small
 
         put_small(store, small_objects(), parallel)
 
@@ -150,9 +157,9 @@ def _whole(p: PartitionId, file: L1File) -> WantedFile:
 
 
 def _copied(
-    store: ObjectStore, merge: MergeGroup, sources: Iterable[_Source], writer: L1Writer
-) -> tuple[RewriteResult, dict[str, bytes]]:
-    """Write the sources' records as one object; return it with the hashes of what was read."""
+    store: ObjectStore, merge: MergeGroup, sources: Iterable[_Source], writer: L1Writer, stop: threading.Event
+) -> tuple[RewriteResult | None, dict[str, bytes]]:
+    """Write the sources' records as one object; return it with the hashes of what was read, or None if it is stopped."""
     hashes = Hashes()
     for source in sources:
         try:
@@ -160,6 +167,8 @@ def _copied(
                 raise source
             _check_columns(source, writer.schema_number)
             for _, batch in read_l1(store, source, L1_COLUMNS.names):
+                if stop.is_set():  # the store has nothing of the object yet
+                    return None, {}
                 hashes.add(batch)
                 for at in range(0, batch.num_rows, _ROWS):  # a row group is written once it is full
                     writer.write(batch.slice(at, _ROWS), batch.nbytes / batch.num_rows)

@@ -321,7 +321,7 @@ def test_a_topic_confused_by_a_restored_controller_is_not_merged() -> None:
     another = msgspec.structs.replace(topic, topic_id="another")
     windows[0].topics[topic.revision] = another  # type: ignore[index]
     share = runs.Share(windows[0], {topic.revision: MergeRule()})
-    assert runs._merge_share(a, share).objects_before == 0
+    assert runs._merge_share(threading.Event, a, share).objects_before == 0
 
 
 def test_a_reader_continues_after_its_next_object_is_merged_away() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -431,36 +429,3 @@ def _up_to_damage(
             break
         values += [b"%d" % (len(values) + n) for n in range(counts.get(partition, 0))]
     return values
-
-
-@pytest.mark.parametrize("cores", [1, 4])
-def test_an_interrupted_run_commits_all_that_it_has_written(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
-    monkeypatch.setattr("l0gc.streamlog.level_one.write._TASK_BYTES", 1)  # a task for each partition
-    a = a_cluster()
-    upload(a, 5)
-    monkeypatch.setattr(a.parallel, "cores", cores)
-    written = list[Call]()
-
-    def interrupt(call: Call) -> None:
-        if (call.kind, call.when) == ("put", "before") and call.key.startswith("level_one/"):
-            written.append(call)
-            stop.set()
-
-    @contextmanager
-    def writing() -> Iterator[threading.Event]:
-        assert not written
-        yield stop
-        assert {k for k in store_of(a).objects if k.startswith("level_one/")} == named(a, "events")
-        if stop.is_set():
-            raise KeyboardInterrupt
-
-    stop = threading.Event()
-    store_of(a).fault = interrupt
-    with pytest.raises(KeyboardInterrupt):
-        runs.reconcile(a, writing=writing)
-    assert 0 < len(written) < PARTITIONS
-    written.clear()
-    stop.clear()
-    store_of(a).fault = lambda call: None
-    runs.reconcile(a, writing=writing)
-    assert contents(another_process(a)) == [list(range(5))] * PARTITIONS

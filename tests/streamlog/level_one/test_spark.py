@@ -250,9 +250,9 @@ def test_a_repeated_merge_task_merges_and_loses_nothing(
             raise RuntimeError("the executor dies before the commit")
         return written
 
-    def failing_later(cluster, share):  # type: ignore[no-untyped-def]
+    def failing_later(begin, cluster, share):  # type: ignore[no-untyped-def]
         with mock.patch.object(rewrites, "rewrite", failing):
-            result = merge_share(cluster, share)
+            result = merge_share(begin, cluster, share)
         if attempt() == 0:
             raise RuntimeError("the executor dies after the commit")
         return result

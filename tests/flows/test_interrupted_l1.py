@@ -1,4 +1,4 @@
-"""A signal while gc reconciles: what it has written is committed, so that no object is left without a name."""
+"""A signal while L1 is written: what is written is committed, so that no object is left without a name."""
 
 from __future__ import annotations
 
@@ -38,15 +38,24 @@ class SlowL1:
         pass
 
 
+def l1_objects(cluster: ClusterHandles) -> set[str]:
+    return {key for page in cluster.store.scan("level_one/") for key in page.keys}
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["gc", "reconcile"])
+@pytest.mark.parametrize("command", ["gc", "reconcile", "merge"])
 def test_a_signal_leaves_no_object_that_no_journal_names(
     bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, command: str, number: signal.Signals
 ) -> None:
     path = tmp_path / "records"
     path.write_bytes(b"".join(b'{"k": %d}\n' % n for n in range(2_000)))
     founded(partitions=PARTITIONS)
-    l0gc("upload", "events", str(path), "--key-field", "k")
+    for _ in range(4 if command == "merge" else 1):
+        l0gc("upload", "events", str(path), "--key-field", "k")
+        if command == "merge":
+            l0gc("reconcile")
+    cluster = ClusterHandles(S3Store(bucket))
+    before = l1_objects(cluster)
     behaviour = SlowL1()
     with Proxy(weed.endpoint_url, behaviour) as proxy:
         process = start([command], {"AWS_ENDPOINT_URL": proxy.endpoint_url, "AWS_ENDPOINT_URL_S3": proxy.endpoint_url})
@@ -55,11 +64,12 @@ def test_a_signal_leaves_no_object_that_no_journal_names(
         _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + number
     said = err.decode()
-    assert "l0gc: stopped: what is in L1 stays (" in said
+    assert f"l0gc: stopped: what is {'merged' if command == 'merge' else 'in L1'} stays (" in said
+    assert f"l0gc {command} continues from there" in said
     assert "vacuum" not in said
-    cluster = ClusterHandles(S3Store(bucket))
-    objects = {key for page in cluster.store.scan("level_one/") for key in page.keys}
-    assert objects == named(cluster, "events")
-    assert objects
+    written = l1_objects(cluster) - before
+    assert written
+    assert written <= named(cluster, "events")
     assert l0gc_process("gc").code == 0
     assert l0gc("status")["unreconciled_records"] == 0
+    assert l0gc("merge", "--dry-run")["merged"]["objects_before"] == 0
