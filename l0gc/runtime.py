@@ -98,20 +98,30 @@ def user_at_host() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
+def use_one_arena() -> None:
+    """Make glibc's malloc keep freed memory once, and not for each thread: 130 MiB less in a read of 220 MiB.
+
+    Call this before other threads begin, and only in a process that belongs to l0gc: it holds for the whole process.
+    """
+    _set_malloc(_M_ARENA_MAX, 1)
+
+
 def give_memory_back() -> None:
-    """Make Python and glibc's malloc keep less memory.
+    """Make Python and glibc's malloc keep hardly any memory, which costs a process time that uses large blocks.
 
     Commands rarely collect cycles while they start, although the store's replies leave some: a tenth of a MiB for a
-    thousand keys. Malloc otherwise keeps an arena per thread, and raises its threshold for separate mappings with each
-    large block that is freed. Call this only in a process that belongs to l0gc: the settings hold for the whole process.
+    thousand keys. Malloc otherwise raises its threshold for separate mappings with each large block that is freed. Call
+    this only in a process that belongs to l0gc: the settings hold for the whole process.
     """
     if not gc.get_freeze_count():  # once: what was imported stays, to look through it took 20 ms
         gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
+    _set_malloc(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+
+
+def _set_malloc(setting: int, value: int) -> None:
     with suppress(OSError, AttributeError):  # another C library has no such call
-        libc = ctypes.CDLL(None)
-        libc.mallopt(_M_ARENA_MAX, 1)
-        libc.mallopt(_M_MMAP_THRESHOLD, _MMAP_BYTES)
+        ctypes.CDLL(None).mallopt(setting, value)
 
 
 @contextmanager

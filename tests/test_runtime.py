@@ -31,3 +31,16 @@ def test_a_command_that_makes_many_objects_looks_for_cycles_from_then_on() -> No
     for said, expected in (("pass", "10000 30 0 False"), ("give_memory_back()", "700 10 0 True")):
         command = [sys.executable, "-c", AT_START.format(said)]
         assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == expected
+
+
+ARENAS = (
+    "import ctypes, threading; from l0gc.runtime import use_one_arena; {}; made = []; "
+    "threads = [threading.Thread(target=lambda: made.append(bytearray(100_000))) for _ in range(16)]; "
+    "[t.start() for t in threads]; [t.join() for t in threads]; ctypes.CDLL(None).malloc_stats()"
+)
+
+
+def test_the_threads_of_a_command_share_one_arena() -> None:
+    command = [sys.executable, "-c", ARENAS.format("use_one_arena()")]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stderr.count("Arena ") == 1

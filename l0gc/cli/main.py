@@ -24,6 +24,7 @@ from l0gc.cli.signals import INTERRUPTED, OutputClosedError, exit_code_of
 from l0gc.cli.terminal import UNENCODABLE, escaped, fitted
 from l0gc.errors import L0gcError, OutputFailedError, suggestion, unexpected
 from l0gc.redaction import without_secrets
+from l0gc.runtime import use_one_arena
 
 START: Final = "Start"
 DATA: Final = "Data"
@@ -237,6 +238,7 @@ def cli(**_: Any) -> None:
 def main() -> None:
     """Run a command and exit with its code."""
     signals.listen()
+    use_one_arena()
     _open_what_is_closed()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

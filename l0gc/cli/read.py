@@ -22,7 +22,7 @@ from l0gc.cli.terminal import json_escaped
 from l0gc.cli.units import Whole, interval
 from l0gc.errors import CorruptObjectError, StoppedError, UsageError
 from l0gc.formatting import as_duration, count, size
-from l0gc.operations import FOLLOW_S, Read
+from l0gc.operations import FOLLOW_S, LENGTH_BYTES, Read
 
 if TYPE_CHECKING:
     from l0gc.streamlog.follow import Follower
@@ -116,15 +116,17 @@ def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLin
 
 def _follow(out: Output, follow: Callable[..., Follower], form: str) -> None:
     """Print records as they land; with --json, each as one object a line. Raises `StoppedError` with the positions."""
-    from l0gc.streamlog.reader import framed
-
     stdout, signals = sys.stdout.buffer, list[int]()
     stop = threading.Event()
     with writing_stdout(), stopping(stop.set, signals):
         followed = follow(caught_up=stdout.flush, stop=stop)
         for record in followed:
-            body = _json_of(record) + b"\n" if out.json else framed([record.value], form == _LENGTH_PREFIXED)
-            stdout.write(body)
+            if out.json:
+                stdout.write(_json_of(record) + b"\n")
+            elif form == _LENGTH_PREFIXED:
+                stdout.write(len(record.value).to_bytes(LENGTH_BYTES, "big") + record.value)
+            else:
+                stdout.write(record.value + b"\n")
     positions = ",".join(f"{p}:{offset}" for p, offset in sorted(followed.positions.items()))
     raise StoppedError(f"stopped: continue with --from {positions}", 128 + signals[0])
 

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from l0gc import columns
 from l0gc.errors import CorruptObjectError, NotFoundError, OffsetOutOfRangeError, RecordsLostError, UsageError
@@ -100,21 +101,26 @@ def read_record_lines(
     pin: Pin | None = None,
 ) -> Iterator[RecordLines]:
     """The records of a topic as lines, or as an upload in format length-prefixed takes them. See `read_pieces`."""
-    lines = list[bytes]()
-    for s in read_slices(cluster, topic, options, pin=pin):
-        lines += s.batch.column(2).to_pylist()
-        if len(lines) >= ROWS:
-            yield RecordLines(framed(lines, length_prefixed), len(lines))
-            lines.clear()
+    lines, records = list[bytes](), 0
+    for piece in read_pieces(cluster, topic, options, names=("value",), pin=pin):
+        lines.append(framed(piece.batch.column("value"), length_prefixed=length_prefixed))
+        records += piece.batch.num_rows
+        if records >= ROWS:
+            yield RecordLines(b"".join(lines), records)
+            lines, records = [], 0
     if lines:
-        yield RecordLines(framed(lines, length_prefixed), len(lines))
+        yield RecordLines(b"".join(lines), records)
 
 
-def framed(values: Sequence[bytes], length_prefixed: bool) -> bytes:
-    """Return some values as lines, or each after its length."""
+def framed(values: pa.Array, *, length_prefixed: bool) -> bytes:
+    """Return some values, none of them null, as lines, or each after its length, without a Python object for each."""
     if length_prefixed:
-        return b"".join(part for v in values for part in (len(v).to_bytes(LENGTH_BYTES, "big"), v))
-    return b"\n".join(values) + b"\n"
+        sizes = columns.lengths(values).astype(f">u{LENGTH_BYTES}")
+        lengths = pa.Array.from_buffers(pa.binary(LENGTH_BYTES), len(sizes), [None, pa.py_buffer(sizes)])
+        joined = pc.binary_join_element_wise(lengths.cast(pa.binary()), values, b"")
+    else:
+        joined = pc.binary_join_element_wise(values, b"", b"\n")
+    return bytes(columns.uncut(joined)[1])
 
 
 def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:

@@ -304,3 +304,15 @@ def test_a_machine_that_allows_few_threads_gets_few(allowed: int, where: str, mo
     assert results == [n * n for n in range(20)]
     assert pool.workers == allowed
     in_time(pool.shutdown)
+
+
+def test_no_more_threads_compute_than_there_are_cores() -> None:
+    """Arrow's allocator keeps memory for each thread that has decoded something."""
+    with Parallel(16, cores=2) as threads:
+        assert sum(threads.map(lambda n: 1 - n, [0] * 200)) == 200  # all sixteen have begun
+
+        def computed(_: int) -> str:
+            time.sleep(0.001)
+            return threading.current_thread().name
+
+        assert len({*threads.compute_ahead(computed, range(200))}) <= 2
