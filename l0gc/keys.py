@@ -115,11 +115,11 @@ class KeyLayout:
         (epoch,) = self.epochs([key])
         if epoch < 0:
             return None
-        (a, b, _, end), last, rest = self.places, self._parts[4], self._parts[5]
+        (a, b, _, end), last, rest = self.field_bounds, self._parts[4], self._parts[5]
         return L0Key(int(key[a:b]), epoch, key[end + len(last) : len(key) - len(rest)])
 
     @cached_property
-    def places(self) -> tuple[int, int, int, int]:
+    def field_bounds(self) -> tuple[int, int, int, int]:
         """Return where the shard begins and ends in a key, and where the epoch does. Every field has a fixed width."""
         before, shard, between, epoch, _, _ = self._parts
         a, b, c, d = accumulate((len(before), shard, len(between), epoch))
@@ -127,7 +127,7 @@ class KeyLayout:
 
     def epochs(self, keys: Sequence[str]) -> list[int]:
         """Return the epoch of each key, or -1 if `parse` returns None."""
-        pattern, (a, b, c, d) = self._pattern, self.places
+        pattern, (a, b, c, d) = self._pattern, self.field_bounds
         epochs = [int(k[c:d]) if pattern.match(k) else -1 for k in keys]
         if self.shards < 10 ** (b - a) or d - c > _SAFE_DIGITS:
             for i, (key, epoch) in enumerate(zip(keys, epochs, strict=True)):
@@ -136,8 +136,8 @@ class KeyLayout:
         return epochs
 
     def shard_text(self, key: str) -> str:
-        """Return the digits of the shard in `key` for display; in a foreign key, whatever text is in that place."""
-        return key[self.places[0] : self.places[1]]
+        """Return the digits of the shard in `key` for display; in a foreign key, whatever text is there."""
+        return key[self.field_bounds[0] : self.field_bounds[1]]
 
     def shard_prefix(self, shard: int) -> str:
         """Return the common prefix of all keys of `shard`, without the separator after the number."""

@@ -20,7 +20,7 @@ import pytest
 import l0gc
 from l0gc import api, errors
 from l0gc.api.engine import Work, choose_engine
-from l0gc.api.estimate import LISTING, EngineEstimate, SparkPlace
+from l0gc.api.estimate import LISTING, EngineEstimate, SparkTarget
 from l0gc.cli.main import APART, COMMANDS, TOOL, cli
 from l0gc.cli.options import OperationOption
 from l0gc.collect.record import read_attempts
@@ -362,7 +362,7 @@ def test_the_engine_is_the_named_or_cheaper_one(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     work = Work(lambda enough: size, "things", LISTING)
-    found, reason = choose_engine(wanted, work, SparkPlace("there", cores, cluster), cores=2, java=java)
+    found, reason = choose_engine(wanted, work, SparkTarget("there", cores, cluster), cores=2, java=java)
     assert found == chosen
     assert why in reason
     assert bool(caplog.messages) == ("Java" in why)
@@ -370,7 +370,7 @@ def test_the_engine_is_the_named_or_cheaper_one(
 
 def test_what_one_process_must_do_stays_here_and_spark_is_refused() -> None:
     work = Work(lambda enough: 10**9, "things", LISTING, limits="--max-objects")
-    there = SparkPlace("there", 32, cluster=True)
+    there = SparkTarget("there", 32, cluster=True)
     with pytest.raises(errors.UsageError, match="only one process can keep --max-objects: use --engine local"):
         choose_engine("spark", work, there, cores=2, java=True)
     assert choose_engine("auto", work, there, cores=2, java=True) == (
@@ -385,10 +385,10 @@ def test_nobody_counts_further_than_the_size_from_which_spark_is_faster() -> Non
         asked.append(enough)
         return enough
 
-    there = SparkPlace("there", 32, cluster=True)
+    there = SparkTarget("there", 32, cluster=True)
     assert choose_engine("auto", Work(size, "things", LISTING), there, cores=2, java=True)[0] == "spark"
     assert asked == [EngineEstimate(LISTING, 0, 2, there).break_even]
-    here = SparkPlace("local[2]", 2)
+    here = SparkTarget("local[2]", 2)
     assert choose_engine("auto", Work(size, "things", LISTING), here, cores=2, java=True)[0] == "local"
     assert len(asked) == 1
 

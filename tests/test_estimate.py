@@ -14,13 +14,13 @@ from l0gc.api.estimate import (
     START_S,
     EngineEstimate,
     Pace,
-    SparkPlace,
+    SparkTarget,
 )
 from l0gc.spark.master import cores_named
 
-HERE = SparkPlace("local[2]", 2)
-FOUR_BY_EIGHT = SparkPlace("spark://host:7077", 32, cluster=True)
-MANY_CORES = SparkPlace("local[*]", 64)
+HERE = SparkTarget("local[2]", 2)
+FOUR_BY_EIGHT = SparkTarget("spark://host:7077", 32, cluster=True)
+MANY_CORES = SparkTarget("local[*]", 64)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ MANY_CORES = SparkPlace("local[*]", 64)
     ],
 )
 def test_spark_is_faster_where_its_cores_make_up_for_its_start(
-    pace: Pace, size: int, journals: int, spark: SparkPlace, is_faster: bool
+    pace: Pace, size: int, journals: int, spark: SparkTarget, is_faster: bool
 ) -> None:
     estimate = EngineEstimate(pace, journals, 2, spark)
     assert (estimate.spark_s(size) <= estimate.here_s(size)) == is_faster
@@ -53,7 +53,7 @@ def test_spark_is_faster_where_its_cores_make_up_for_its_start(
 @pytest.mark.parametrize("pace", [LISTING, DELETING])
 @pytest.mark.parametrize("cores", [1, 2])
 def test_two_local_cores_never_justify_a_store_bound_spark(pace: Pace, cores: int) -> None:
-    assert EngineEstimate(pace, 16, cores, SparkPlace("local[*]", cores)).break_even == inf
+    assert EngineEstimate(pace, 16, cores, SparkTarget("local[*]", cores)).break_even == inf
 
 
 @pytest.mark.parametrize("running", [False, True])
@@ -63,7 +63,7 @@ def test_two_local_cores_never_justify_a_store_bound_spark(pace: Pace, cores: in
 def test_from_the_even_size_on_and_not_below_spark_is_faster(
     pace: Pace, cores: int, journals: int, running: bool
 ) -> None:
-    estimate = EngineEstimate(pace, journals, 2, SparkPlace("spark://h:1", cores, cluster=True, running=running))
+    estimate = EngineEstimate(pace, journals, 2, SparkTarget("spark://h:1", cores, cluster=True, running=running))
     even = estimate.break_even
     if even == inf:
         assert estimate.spark_s(10**15) > estimate.here_s(10**15)
@@ -73,7 +73,7 @@ def test_from_the_even_size_on_and_not_below_spark_is_faster(
 
 
 def test_a_session_that_runs_costs_no_start() -> None:
-    started = SparkPlace("spark://h:1", 32, cluster=True, running=True)
+    started = SparkTarget("spark://h:1", 32, cluster=True, running=True)
     assert EngineEstimate(LISTING, 0, 2, FOUR_BY_EIGHT).spark_s(0) == START_S
     assert EngineEstimate(LISTING, 0, 2, started).spark_s(0) == RUNNING_S
 

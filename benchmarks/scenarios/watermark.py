@@ -19,7 +19,7 @@ from benchmarks.support.buckets import DATA, Filling, filled, url, warm_up
 from benchmarks.support.fake_s3 import BUCKET, FakeS3
 from benchmarks.support.generated import GeneratedBucket
 from benchmarks.support.goals import ratio
-from l0gc.api.estimate import LISTING, START_S, EngineEstimate, SparkPlace
+from l0gc.api.estimate import LISTING, START_S, EngineEstimate, SparkTarget
 from l0gc.embedded.seaweedfs import SeaweedFS
 from l0gc.storage.workers import LOCAL, SPARK
 
@@ -103,7 +103,7 @@ def engines(setting: Setting) -> Result:
     }
     samples = interleave(programs, setting.runs)
     cores = os.cpu_count() or 1
-    estimate = EngineEstimate(LISTING, JOURNALS, cores, SparkPlace("local[*]", cores))
+    estimate = EngineEstimate(LISTING, JOURNALS, cores, SparkTarget("local[*]", cores))
     goals, at = [], dict[str, dict[int, float]]()
     for engine in ENGINES:
         walls = {keys: Spread.of([s.wall for s in samples[_of_engine(engine, keys)]]).median for keys in sizes}

@@ -138,7 +138,7 @@ def _kinds() -> str:
     return rows(
         ("kind", "what it is", "lies below", "deleted by", "goes"),
         (
-            (f"`{name}`", kind.text, ", ".join(f"`{p}`" for p in kind.places), f"`{kind.command}`", kind.goes)
+            (f"`{name}`", kind.text, ", ".join(f"`{p}`" for p in kind.folders), f"`{kind.command}`", kind.goes)
             for name, kind in GARBAGE.items()
         ),
     )

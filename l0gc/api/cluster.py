@@ -289,19 +289,19 @@ class Cluster:
 
         from l0gc.inspect.lag import query_lag
 
-        place = str(checkpoint)
-        scheme, _, rest = place.rpartition("://")
+        location = str(checkpoint)
+        scheme, _, rest = location.rpartition("://")
         if scheme in ("s3", "s3a", "s3n"):
-            return query_lag(self.handles(), S3Store(self._config).at(f"s3://{rest}"), place)
+            return query_lag(self.handles(), S3Store(self._config).at(f"s3://{rest}"), location)
         if scheme not in ("", "file"):
             raise UsageError(
-                f"checkpoint {place} cannot be read here: name a folder of this machine, or of a bucket as s3://bucket/folder"
+                f"checkpoint {location} cannot be read here: name a folder of this machine, or of a bucket as s3://bucket/folder"
             )
-        folder = Path(url2pathname(urlsplit(place).path) if place.startswith("file:") else place)
+        folder = Path(url2pathname(urlsplit(location).path) if location.startswith("file:") else location)
         try:
-            return query_lag(self.handles(), LocalFolder(folder), place)
+            return query_lag(self.handles(), LocalFolder(folder), location)
         except OSError as e:  # a name that no folder can have
-            raise NotFoundError(f"checkpoint {place} cannot be read: {e.strerror}") from e
+            raise NotFoundError(f"checkpoint {location} cannot be read: {e.strerror}") from e
 
     @contextmanager
     def pin(
@@ -842,9 +842,9 @@ class Cluster:
         if request.shadow:
             progress("reading the records of shadow runs and the journals")
             logs = None
-            if (place := request.access_logs) is not None:
-                source = S3Store(self._config).at(place) if place.startswith("s3://") else LocalFolder(Path(place))
-                logs = AccessLogs(source, place, self._config.bucket, self._config.prefix)
+            if (url := request.access_logs) is not None:
+                source = S3Store(self._config).at(url) if url.startswith("s3://") else LocalFolder(Path(url))
+                logs = AccessLogs(source, url, self._config.bucket, self._config.prefix)
             return verify_shadow(cluster, logs)
         journals = cluster.controller.snapshot().journals
         work = Work(self._counted, "objects counted by the last scan", LISTING, journals)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
 
-from l0gc.api.estimate import CLUSTER_CORES, EngineEstimate, Pace, SparkPlace
+from l0gc.api.estimate import CLUSTER_CORES, EngineEstimate, Pace, SparkTarget
 from l0gc.errors import UsageError
 from l0gc.events import Progress, event, quiet
 from l0gc.formatting import count
@@ -50,7 +50,7 @@ class Work:
     needed: Callable[[], bool] = lambda: True
 
 
-def choose_engine(engine: str, work: Work, spark: SparkPlace, *, cores: int, java: bool) -> tuple[str, str]:
+def choose_engine(engine: str, work: Work, spark: SparkTarget, *, cores: int, java: bool) -> tuple[str, str]:
     """Return LOCAL or SPARK, and why: what is wanted, else the one whose estimate is lower.
 
     Work of an unknown size goes to a cluster, if one is given: its start costs seconds, and one process could need hours.
@@ -153,10 +153,10 @@ class Engine:
         from l0gc.spark.master import has_java, has_user
 
         java, cores = has_java() and has_user(), os.cpu_count() or 1
-        kind, why = choose_engine(self._choice, work, self._place(cores), cores=cores, java=java)
+        kind, why = choose_engine(self._choice, work, self._target(cores), cores=cores, java=java)
         return (LOCAL, "there is nothing to do") if kind == SPARK and not work.needed() else (kind, why)
 
-    def _place(self, cores: int) -> SparkPlace:
+    def _target(self, cores: int) -> SparkTarget:
         """Return where Spark would do the work; by default a machine with this many cores."""
         from l0gc.spark.master import cores_named, is_local
 
@@ -167,11 +167,11 @@ class Engine:
             with raising_causes():  # Java may have gone since the last step
                 context = session.sparkContext
                 master = str(context.master)
-                return SparkPlace(master, cores_of(context), not is_local(master), running=True)
+                return SparkTarget(master, cores_of(context), not is_local(master), running=True)
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
         master = self._master or ("the cluster of spark-submit" if submitted else "local[*]")
         cluster_cores = cores_named(master, self._conf, cores)
-        return SparkPlace(master, cluster_cores or CLUSTER_CORES, not is_local(master), running=submitted)
+        return SparkTarget(master, cluster_cores or CLUSTER_CORES, not is_local(master), running=submitted)
 
     @contextmanager
     def workers(

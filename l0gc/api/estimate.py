@@ -47,8 +47,8 @@ CLUSTER_CORES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class SparkPlace:
-    """The place where Spark would do the work.
+class SparkTarget:
+    """Where Spark would do the work.
 
     Attributes:
         master: its name in messages.
@@ -77,7 +77,7 @@ class EngineEstimate:
     pace: Pace
     journals: int
     cores: int
-    spark: SparkPlace
+    spark: SparkTarget
 
     def here_s(self, units: float) -> float:
         """Return the seconds in this process."""

@@ -138,8 +138,8 @@ def push(gateway: str, new: Mapping[Key, float]) -> None:
     from prometheus_client import pushadd_to_gateway
     from prometheus_client.exposition import basic_auth_handler
 
-    place = urlsplit(gateway)
-    if place.scheme not in {"http", "https"}:
+    address = urlsplit(gateway)
+    if address.scheme not in {"http", "https"}:
         raise ValueError("the URL must look like http://host:9091")
 
     def send(
@@ -149,10 +149,10 @@ def push(gateway: str, new: Mapping[Key, float]) -> None:
 
         A user and a password in the URL go into a header, since urllib takes them for a part of the host.
         """
-        user, password = (unquote(part) if part is not None else None for part in (place.username, place.password))
+        user, password = (unquote(part) if part is not None else None for part in (address.username, address.password))
         return basic_auth_handler(url, method, timeout, headers, data, user, password)
 
-    bare = urlunsplit(place._replace(netloc=place.netloc.rpartition("@")[2]))
+    bare = urlunsplit(address._replace(netloc=address.netloc.rpartition("@")[2]))
     newest = {(BY_NAME[name].last_run_name, labels): value for (name, labels), value in new.items()}
     first = next(iter(newest))[1]
     group = {name: value for name, value in first if name != "step"}

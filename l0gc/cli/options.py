@@ -178,10 +178,10 @@ def settings_file(context: click.Context) -> tuple[FileSettings, set[str]]:
     flags = on_command_line(context)
     # While options are read, click has something else than None for one that is not given.
     of_environment = {n: v if isinstance(v := context.params.get(n), str) else None for n in ("context", "config")}
-    chosen, place = ((of_environment | flags)[n] for n in ("context", "config"))
-    key = f"{__name__} {place} {chosen}"  # each option of an operation asks
+    chosen, path = ((of_environment | flags)[n] for n in ("context", "config"))
+    key = f"{__name__} {path} {chosen}"  # each option of an operation asks
     if key not in context.meta:
-        context.meta[key] = load_settings(place, chosen)
+        context.meta[key] = load_settings(path, chosen)
     file: FileSettings = context.meta[key]
     return file, {k for k in file.of_context if k not in flags} if "context" in flags else set()
 

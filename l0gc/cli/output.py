@@ -162,8 +162,8 @@ class Output:
         text = list(lines(result))
         reason = getattr(result, "engine_reason", "")
         if reason and self.verbose:
-            place = "in this process" if getattr(result, "engine", LOCAL) == LOCAL else "on Spark"
-            text.append(f"ran {place}: {reason}")
+            where = "in this process" if getattr(result, "engine", LOCAL) == LOCAL else "on Spark"
+            text.append(f"ran {where}: {reason}")
         if aside:
             self.measure(result.to_json())
             for line in text:
@@ -392,8 +392,8 @@ def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
     """
     try:
         is_file = path.is_file() or not path.exists()  # opening a directory raises an error that names it
-        place = path.resolve() if is_file else path
-        part = place.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else place  # as long as a name may be
+        target = path.resolve() if is_file else path
+        part = target.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else target  # as long as a name may be
         file = part.open("wb")
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror}; name another file with -o FILE") from e
@@ -410,7 +410,7 @@ def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
                 file.close()
         if is_file:
             with _saying(path):
-                part.replace(place)
+                part.replace(target)
     finally:
         if is_file:
             with suppress(OSError):

@@ -192,8 +192,8 @@ def bytes_that_stay(plan: DeletionPlan[Any], or_what: str = "") -> list[str]:
     undelete = ""
     options = plan.options
     if options.record and not options.dry_run:
-        place = f" --record-dir {options.record_dir}" if options.record_dir is not None else ""
-        undelete = f"; l0gc undelete --run {plan.run_id}{place} brings them back until then"
+        in_folder = f" --record-dir {options.record_dir}" if options.record_dir is not None else ""
+        undelete = f"; l0gc undelete --run {plan.run_id}{in_folder} brings them back until then"
     return {
         ENABLED: [f"the bucket keeps versions: the bytes stay until a lifecycle rule{or_what} removes them{undelete}"],
         SUSPENDED: [

@@ -84,17 +84,17 @@ def is_orphan(fact: Fact) -> bool:
     return 0 <= fact.epoch < fact.fence and not fact.needed and not fact.unknown
 
 
-def delete_orphans(read_facts: FactsReader, place: Workplace, queue: DeletionQueue, part: KeyRange) -> None:
+def delete_orphans(read_facts: FactsReader, workplace: Workplace, queue: DeletionQueue, part: KeyRange) -> None:
     """Hand over the orphans of a part. Memory is bounded by one page and what the part's units list.
 
     Args:
         read_facts: reads the units of the part; called after the fence, and before the first page is listed.
     """
     counts = RunCounts()
-    listing = RangeReader(place.store, KeyLayout(), part)
+    listing = RangeReader(workplace.store, KeyLayout(), part)
 
     def orphans() -> Iterator[list[Deletable]]:
-        facts_of = read_facts(place.store, part)
+        facts_of = read_facts(workplace.store, part)
         for page in listing.read():
             counts.listed += len(page)
             deletable = []

@@ -550,7 +550,7 @@ class DeletionRun(Generic[D, R]):
         queue = self._queue(kind)
         if self._workers.engine == LOCAL:
             with queue.finishing():
-                self._workers.map(lambda place, part: find(place, queue, part), parts)
+                self._workers.map(lambda workplace, part: find(workplace, queue, part), parts)
             return
         plan, rate, done = self._plan, self._options.max_rate, dict[str, RunCounts]()
         if rate is not None:
@@ -628,9 +628,11 @@ def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
     return folder or store
 
 
-def _elsewhere(find: Find[A], plan: DeletionPlan[Any], kind: str, place: Workplace, part: A) -> tuple[str, RunCounts]:
+def _elsewhere(
+    find: Find[A], plan: DeletionPlan[Any], kind: str, workplace: Workplace, part: A
+) -> tuple[str, RunCounts]:
     """Run one part on an executor; return the name of its segments and its counts."""
-    store, runtime, pacer = place.store, Runtime(), pacer_of(plan.run_id, plan.options.max_rate)
+    store, runtime, pacer = workplace.store, Runtime(), pacer_of(plan.run_id, plan.options.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s
     worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
     with ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
@@ -644,7 +646,7 @@ def _elsewhere(find: Find[A], plan: DeletionPlan[Any], kind: str, place: Workpla
             pacer=pacer,
         )
         with queue.finishing():
-            find(place, queue, part)
+            find(workplace, queue, part)
     counts = queue.counts
     counts.throttled, counts.backpressure_seconds = pacer.throttled - throttled, pacer.backpressure_s - waited
     return worker, counts

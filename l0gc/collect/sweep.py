@@ -181,15 +181,15 @@ def _may_be_aborted(plan: DeletionPlan[Sweep], upload: UnfinishedUpload) -> bool
 # -- a part of the shards -------------------------------------------------------------------------------------------------
 
 
-def sweep_ranges(progress: Progress, place: Workplace, queue: DeletionQueue, ranges: Ranges) -> None:
+def sweep_ranges(progress: Progress, workplace: Workplace, queue: DeletionQueue, ranges: Ranges) -> None:
     """Hand over what may be deleted in the ranges.
 
     Args:
         progress: called after every request with the position of the run.
     """
-    sweeper = _Sweeper(place.store, queue, progress)
+    sweeper = _Sweeper(workplace.store, queue, progress)
     try:
-        place.parallel.map(lambda span: sweeper.scan(*span), ranges)
+        workplace.parallel.map(lambda span: sweeper.scan(*span), ranges)
     except OutOfOrderError:
         queue.drain()
         queue.begin_again()

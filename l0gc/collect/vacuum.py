@@ -44,7 +44,7 @@ class GarbageKind(NamedTuple):
     Attributes:
         text: its name in messages and metrics.
         goes: when it is deleted, and what keeps it until then, for the documents.
-        places: its folders: a policy has to allow deleting there, and doctor tests that.
+        folders: its folders: a policy has to allow deleting there, and doctor tests that.
         command: the command that deletes it.
         old: finds it, if it expires by age.
         recorded: whether its deletions are recorded; old records hold no data.
@@ -52,7 +52,7 @@ class GarbageKind(NamedTuple):
 
     text: str
     goes: str
-    places: tuple[str, ...]
+    folders: tuple[str, ...]
     command: str = VACUUM
     old: Callable[[ObjectStore, DeletionPlan[Vacuum]], Iterator[list[Deletable]]] | None = None
     recorded: bool = True

@@ -86,7 +86,7 @@ NEEDED: Final = {
     ("write", "level_zero/data/"): "upload",
     ("write", "level_one/data/"): "reconcile",
     ("delete", "l0gc/journal/"): "housekeep",
-    **{("delete", place): kind.command for kind in GARBAGE.values() for place in kind.places},
+    **{("delete", folder): kind.command for kind in GARBAGE.values() for folder in kind.folders},
 }
 """Which commands need which permission where."""
 
@@ -350,10 +350,10 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
             yield warning(what, "not tried: it may leave a delete marker", "try l0gc sweep --max-objects 1")
             continue
         denied = []
-        for (kind, place), commands in NEEDED.items():
+        for (kind, folder), commands in NEEDED.items():
             # A folder gets a name that nobody writes; an object is only read.
-            if kind == what and not _allowed(attempt, f"{place}{name}" if place.endswith("/") else place):
-                denied.append(f"{place}{'*' if place.endswith('/') else ''} ({commands})")
+            if kind == what and not _allowed(attempt, f"{folder}{name}" if folder.endswith("/") else folder):
+                denied.append(f"{folder}{'*' if folder.endswith('/') else ''} ({commands})")
         if denied:
             action = {"read": "s3:GetObject", "write": "s3:PutObject", "delete": "s3:DeleteObject"}[what]
             yield warning(what, f"refused at {'; '.join(denied)}", f"allow {action} there, if these commands run here")

@@ -306,12 +306,12 @@ def main() -> None:
 
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    place = given.servers, given.kafka_topic, given.url, given.topic
+    route = given.servers, given.kafka_topic, given.url, given.topic
     try:
         if given.back:
-            to_kafka(*place)
+            to_kafka(*route)
         else:
-            to_l0gc(*place, is_stopped, from_beginning=given.from_beginning)
+            to_l0gc(*route, is_stopped, from_beginning=given.from_beginning)
             parser.exit(128 + stopped_by, f"stopped: {landed} records landed; start the bridge again to go on\n")
     except KeyboardInterrupt:
         again = "sends everything again" if given.back else "goes on behind what has landed"

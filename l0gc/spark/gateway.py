@@ -109,7 +109,7 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
     if SparkContext._gateway is not None or _PORT in os.environ:
         return
     folder = own_folder("java")
-    place, work = folder / "connection", folder / "work"
+    connection, work = folder / "connection", folder / "work"
     work.mkdir()
     words = folder / "words"
     with words.open("wb") as file, signals_later():
@@ -127,7 +127,7 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
                 **os.environ,
                 "PYSPARK_PYTHON": python,
                 "SPARK_CONNECT_MODE": "0",
-                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(place),
+                "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection),
                 "TMPDIR": str(work),  # the workers put their files here; they are killed, so they cannot remove them
             },
             start_new_session=True,
@@ -136,22 +136,22 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
             atexit.register(end_java)
         _java.append(process)
     try:
-        _connect(process, place, words)
+        _connect(process, connection, words)
     except BaseException:
         end_java()
         raise
 
 
-def _connect(process: subprocess.Popen[bytes], place: Path, words: Path) -> None:
+def _connect(process: subprocess.Popen[bytes], connection: Path, words: Path) -> None:
     """Wait until Java reports its port, and connect pyspark to it, as under spark-submit. `words`: what Java writes."""
-    while not place.is_file():
+    while not connection.is_file():
         if process.poll() is not None:
             lines = [" ".join(line.split()) for line in words.read_text(errors="replace").splitlines() if line.strip()]
             causes = [line for line in lines if not line.startswith(("at ", "..."))]
             last = "; ".join(causes[-_LAST_LINES:]) or "it wrote nothing"
             raise UsageError(f"Spark could not be started: its Java ended at once: {last[:_LAST_CHARACTERS]}")
         time.sleep(_LOOK_EVERY_S)
-    with place.open("rb") as said:
+    with connection.open("rb") as said:
         os.environ[_PORT] = str(int.from_bytes(said.read(4)))
         os.environ[_SECRET] = said.read(int.from_bytes(said.read(4))).decode()
     try:

@@ -1,4 +1,4 @@
-"""Sends executors the bucket's place and credentials, from which they make and keep the cluster's handles.
+"""Sends executors the bucket's address and credentials, from which they make and keep the cluster's handles.
 
 **Credentials** reach the Python workers by a way that nothing logs: in the environment that Spark sends with each Python
 function and its code, from the driver to the executors. Spark settings, a data source's options and command lines would
@@ -41,7 +41,7 @@ _NO_TOKEN: Final = ""
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """The bucket's place as the executors see it, and the cluster that must be in it; None accepts any. No secret."""
+    """The bucket's address as the executors see it, and the cluster that must be in it; None accepts any. No secret."""
 
     config: StoreConfig
     cluster_id: str | None = None

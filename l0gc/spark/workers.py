@@ -83,7 +83,7 @@ class SparkWorkers:
         for i, stage in enumerate(stages):
             if i:
                 items = items.partitionBy(stage.tasks, int).values()
-            items = items.mapPartitions(functools.partial(_at_place, self._address, stage.work))
+            items = items.mapPartitions(functools.partial(_in_workplace, self._address, stage.work))
         with self._job():
             return items.collect()
 
@@ -97,7 +97,7 @@ class SparkWorkers:
 
     def _sent(self, work: Callable[[ClusterHandles, A], B], parts: Sequence[A]) -> RDD[B]:
         sent = self._context.parallelize(parts, min(len(parts), self.slots))
-        return sent.map(functools.partial(_at_place, self._address, work))
+        return sent.map(functools.partial(_in_workplace, self._address, work))
 
     @contextmanager
     def _job(self) -> Iterator[None]:
@@ -124,7 +124,7 @@ class SparkWorkers:
             thread.join()
 
 
-def _at_place(address: ClusterAddress, work: Callable[[ClusterHandles, Any], B], part: Any) -> B:
+def _in_workplace(address: ClusterAddress, work: Callable[[ClusterHandles, Any], B], part: Any) -> B:
     return work(cluster_at(address), part)
 
 

@@ -127,7 +127,7 @@ class Access:
         return None if _OF_AWS.fullmatch(url) else url
 
     def settled(self) -> StoreConfig:
-        """Return what another machine needs to send its requests to the same place, without secrets or
+        """Return what another machine needs to send its requests to the same bucket, without secrets or
         machine-specific values.
         """
         said = {name: self.session.get_config_variable(name) for name in _SENT}

@@ -1,4 +1,4 @@
-"""Names the place of a cluster: a bucket, a prefix, an endpoint, parsed from `s3://bucket[/prefix]`. Holds no secret."""
+"""Holds the address of a cluster: a bucket, a prefix, an endpoint, parsed from `s3://bucket[/prefix]`. Holds no secret."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _refuse_credentials(name: str, given: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """The place of the bucket. It holds no secret, so it may be pickled, logged and sent to executors."""
+    """The address of the bucket. It holds no secret, so it may be pickled, logged and sent to executors."""
 
     bucket: str
     prefix: str = ""

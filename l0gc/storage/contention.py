@@ -4,7 +4,7 @@ Each attempt costs a request, and only one attempt wins an offset. Chance alone 
 know the next offset, and wins again. But all writers read the same log, and each entry names its writer, so they take
 turns. The writer whose last entry is the oldest goes next. The others read the log until those before them have appended.
 If nothing lands, the next writer takes over after a few turns. Writers further back wait longer, but only by the
-logarithm of their place: if a dozen writers have finished, the thirteenth must not wait for a dozen turns.
+logarithm of their rank: if a dozen writers have finished, the thirteenth must not wait for a dozen turns.
 
 A writer that appends before its turn ends the turns of all writers before it, which have finished or are late. All
 writers see this in the log, so each such turn is waited for only once. A late writer appends at once, as a newcomer does.
@@ -34,7 +34,7 @@ _SMOOTH: Final = 0.2
 _TURN_REQUESTS: Final = 2
 """A turn is two requests: the read that finds the last entry, and the append."""
 _SILENT_TURNS: Final = 2
-"""A writer takes over after this many turns without an entry, plus the logarithm of its place."""
+"""A writer takes over after this many turns without an entry, plus the logarithm of its rank."""
 _POLL_TURNS: Final = 0.1
 """How often the next writer in the order reads, once the one before it should be done."""
 _EARLY: Final = 0.7
@@ -99,7 +99,7 @@ class WriterOrder:
         return self._writer in self._order
 
     @property
-    def place(self) -> int:
+    def rank(self) -> int:
         """Return how many entries of others should land before this writer appends."""
         return self._order.index(self._writer) if self.joined else self._to_pass
 
@@ -110,8 +110,8 @@ class WriterOrder:
             gap = self._in_a_row > 0 and self._in_a_row % _GAP_EVERY == 0
             return max(0.0, _GAP_REQUESTS * self._request_s - silent) if gap else 0.0
         turn = _TURN_REQUESTS * self._request_s
-        left = (_SILENT_TURNS + math.log2(1 + self.place)) * turn - silent
-        if self.place == 0 or left <= 0:
+        left = (_SILENT_TURNS + math.log2(1 + self.rank)) * turn - silent
+        if self.rank == 0 or left <= 0:
             return 0.0
-        due = turn / 2 - silent if self.place == 1 else _EARLY * (self.place - 1) * turn
+        due = turn / 2 - silent if self.rank == 1 else _EARLY * (self.rank - 1) * turn
         return max(_POLL_TURNS * turn, min(left, due))

@@ -208,7 +208,7 @@ class Replica(Generic[S]):
             slept = (now - self._read_at) * 1000 >= self.log.min_age_ms / 3
             try:
                 entries, as_of_ms = self.log.tail(
-                    self.offset, 0 if slept else self.as_of_ms, expected=max(1, self._order.place // 2), hasty=hasty
+                    self.offset, 0 if slept else self.as_of_ms, expected=max(1, self._order.rank // 2), hasty=hasty
                 )
             except LogOvertakenError:
                 self.replay(whole=whole)
@@ -320,7 +320,7 @@ class Replica(Generic[S]):
             has_read = self._order.writers == 1 or (just_read and self._order.joined)
         for _ in range(_MAX_READS):
             with self.lock:
-                pause, is_next = self._order.pause_s(), self._order.place == 1
+                pause, is_next = self._order.pause_s(), self._order.rank == 1
             if has_read and not pause:
                 return
             if pause:

@@ -1,8 +1,8 @@
 """Run work in threads of this process, or on executors of a Spark session (`spark/workers.py`), by the same functions.
 
-Work is a function of a place and a part. The place is what the function works with: a cluster's handles in this process
-or in the executor. Results should be small, because all of them arrive in one process; otherwise `reduce` combines them
-on the way, and `flow` passes them from stage to stage.
+Work is a function of a workplace and a part. The workplace is what the function works with: a cluster's handles in this
+process or in the executor. Results should be small, because all of them arrive in one process; otherwise `reduce`
+combines them on the way, and `flow` passes them from stage to stage.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ P_co = TypeVar("P_co", bound=Workplace, covariant=True)
 class Stage:
     """A stage of a flow: its number of tasks, and what each does with the items sent to it.
 
-    `work` gets the place and the items. In the last stage it yields results; in others, pairs of the number of the next
+    `work` gets the workplace and the items. In the last stage it yields results; in others, pairs of the number of the next
     stage's task and an item for it.
     """
 
@@ -107,12 +107,12 @@ class LocalWorkers(Generic[P]):
     engine: Final = LOCAL
     cores: Final = 1
 
-    def __init__(self, place: P, slots: int = LOCAL_SLOTS, progress: Progress = quiet) -> None:
-        self._place, self.slots, self.say = place, slots, progress
+    def __init__(self, workplace: P, slots: int = LOCAL_SLOTS, progress: Progress = quiet) -> None:
+        self._workplace, self.slots, self.say = workplace, slots, progress
         self.reason = ""
 
     def map(self, work: Callable[[P, A], B], parts: Sequence[A]) -> list[B]:
-        return self._place.parallel.map(functools.partial(work, self._place), parts)
+        return self._workplace.parallel.map(functools.partial(work, self._workplace), parts)
 
     def reduce(self, work: Callable[[P, A], B], parts: Sequence[A], merge: Callable[[B, B], B]) -> B | None:
         done = self.map(work, parts)
@@ -122,9 +122,9 @@ class LocalWorkers(Generic[P]):
         items: Iterable[Any] = parts
         for i, stage in enumerate(stages):
             if i == 0:
-                items = stage.work(self._place, items)
+                items = stage.work(self._workplace, items)
             elif stage.tasks == 1:
-                items = stage.work(self._place, (item for _, item in items))
+                items = stage.work(self._workplace, (item for _, item in items))
             else:
                 items = self._each_task(stage, items)
         return list(items)
@@ -134,7 +134,7 @@ class LocalWorkers(Generic[P]):
         for task, item in sent:
             by_task.setdefault(task, []).append(item)
         for task in sorted(by_task):
-            yield from stage.work(self._place, by_task.pop(task))
+            yield from stage.work(self._workplace, by_task.pop(task))
 
     def cancel(self) -> None:
         """Do nothing: parts in this process check for themselves whether they are to stop."""

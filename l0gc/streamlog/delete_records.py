@@ -17,7 +17,7 @@ import numpy as np
 from l0gc.errors import L0gcError, OffsetOutOfRangeError, UsageError
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import JournalRun, Topic
-from l0gc.streamlog.journal.rows import Rows, places
+from l0gc.streamlog.journal.rows import Rows, indices_in
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.expire import ExpireResult, run_expiry
 from l0gc.streamlog.topic_view import TopicView
@@ -49,7 +49,7 @@ def delete_records(
     Raises:
         OffsetOutOfRangeError: a partition has fewer records; nothing was deleted.
         NotFoundError: the topic does not exist.
-        UsageError: the partition does not exist, or not exactly one place is given.
+        UsageError: the partition does not exist, or not exactly one start is given.
         EpochRegressionError: what is published is above the cluster epoch; nothing was deleted (hazard 10).
     """
     if (before_offset is None) == (before_time_ms is None):
@@ -75,7 +75,7 @@ def delete_records(
         new_starts = np.concatenate([v.at_time(before_time_ms, unreadable) for v in views])
 
     def of_journal(t: Topic, state: TopicState) -> tuple[Rows, Rows]:
-        at, is_held = places(partitions, state.partitions)
+        at, is_held = indices_in(partitions, state.partitions)
         further = np.flatnonzero(is_held)
         further = further[new_starts[at[further]] > state.log_start[further]]
         return state.partitions[further], new_starts[at[further]]

@@ -76,8 +76,8 @@ class JournalSource:
         return pins_of(self._now, published)
 
 
-def _read(readers: int, place: Workplace, task: JournalTask) -> tuple[UnitSummary, list[tuple[int, str]]]:
-    return read_journal(place.store, task, readers=readers)
+def _read(readers: int, workplace: Workplace, task: JournalTask) -> tuple[UnitSummary, list[tuple[int, str]]]:
+    return read_journal(workplace.store, task, readers=readers)
 
 
 def pins_of(state: ControllerState, published: int) -> PinnedUnits:

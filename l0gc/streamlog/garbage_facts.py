@@ -21,7 +21,7 @@ from l0gc.storage.ranges import KeyRange
 from l0gc.storage.replica import Replica
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
-from l0gc.streamlog.journal.rows import NAME, Rows, name_bytes, places
+from l0gc.streamlog.journal.rows import NAME, Rows, indices_in, name_bytes
 from l0gc.streamlog.journal.state import JournalState
 
 _IN_ORDER: Final = 100_000
@@ -149,7 +149,7 @@ class JournalNames:
                 by_journal.setdefault((k.revision, journal), []).append((i, k))
         for at, named in by_journal.items():
             names = np.frombuffer(b"".join(name_bytes(k.name) for _, k in named), _NAME)
-            for (i, _), needed in zip(named, places(self._names[at], names)[1].tolist(), strict=True):
+            for (i, _), needed in zip(named, indices_in(self._names[at], names)[1].tolist(), strict=True):
                 facts[i] = facts[i]._replace(needed=needed)
         return facts
 

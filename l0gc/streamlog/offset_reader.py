@@ -187,8 +187,8 @@ class OffsetReader:
         log_starts = state.values(state.log_start, self._partitions, 0)
         lost = (self._next < log_starts) & (self._next < self._ends)
         for at in np.flatnonzero(lost).tolist():
-            place = (int(column[at]) for column in (self._partitions, self._next, self._ends, log_starts))
-            self._on_deleted(*place, begun=bool(self._next[at] > self._starts[at]))
+            offsets = (int(column[at]) for column in (self._partitions, self._next, self._ends, log_starts))
+            self._on_deleted(*offsets, begun=bool(self._next[at] > self._starts[at]))
         self._next = np.where(lost, np.minimum(log_starts, self._ends), self._next)
         return state
 

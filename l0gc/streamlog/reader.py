@@ -29,7 +29,7 @@ from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_list
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import RANGE, Rows, places
+from l0gc.streamlog.journal.rows import RANGE, Rows, indices_in
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.parquet import L1_FILE, RECORD, WHOLE_RECORD
 from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows
@@ -309,7 +309,7 @@ class RunReader:
         stored = l0_bytes(copy, partitions, starts, ends)
         if len(partitions):
             rows = copy.all_rows()
-            at, is_chosen = places(partitions, rows["partition"])
+            at, is_chosen = indices_in(partitions, rows["partition"])
             mine = is_chosen & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
             np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))
         return _PARTITION_BYTES + _EXPANSION * stored

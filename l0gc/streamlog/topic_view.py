@@ -19,7 +19,7 @@ from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import JournalRun, Topic
 from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import Rows, distinct, distinct_at, is_hole, places
+from l0gc.streamlog.journal.rows import Rows, distinct, distinct_at, indices_in, is_hole
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_file, l1_key
 from l0gc.streamlog.level_one.give_up import oldest_in_hole
 from l0gc.streamlog.level_one.parquet import WantedFile, open_l1, read_l1
@@ -62,7 +62,7 @@ def objects_within(
         starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
     """
     for o in objects if len(partitions) else ():
-        at, is_there = places(partitions, o.extents["partition"])
+        at, is_there = indices_in(partitions, o.extents["partition"])
         first = np.maximum(o.extents["base"], starts[at])
         end = np.minimum(o.extents["base"] + o.extents["records"], ends[at])
         inside = is_there & (first < end)
@@ -144,8 +144,8 @@ class TopicView:
             offsets[at[inside]] = o.extents["base"][inside]
 
         lifted = (self.reconciled >= self.log_start) & (times < NEVER)
-        place: _AtHole = "end" if after_hole else "begin"
-        for n, (offset, _) in self._first_in_l1(lifted, self.log_start, times, place, unreadable).items():
+        at_hole: _AtHole = "end" if after_hole else "begin"
+        for n, (offset, _) in self._first_in_l1(lifted, self.log_start, times, at_hole, unreadable).items():
             offsets[n] = offset
         return np.maximum(offsets, self.log_start)
 
@@ -174,7 +174,7 @@ class TopicView:
         holes: _AtHole,
         unreadable: dict[int, L0gcError] | None = None,
     ) -> dict[int, tuple[int, int]]:
-        """Return for each wanted partition, by its place in the run, the first record in L1 from its start on that is not
+        """Return for each searched partition, by its index in the run, the first record in L1 from its start on that is not
         older than its time, and the record's own time. A shared object is read once for all of its partitions.
 
         Args:
@@ -226,7 +226,7 @@ class TopicView:
             yield f.partition, base, np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
 
     def _times_of_shared(self, o: UnreconciledObject, partitions: Rows) -> Iterator[tuple[int, int, Rows]]:
-        mine = replace(o, extents=o.extents[places(partitions, o.extents["partition"])[1]])
+        mine = replace(o, extents=o.extents[indices_in(partitions, o.extents["partition"])[1]])
         blocks = [mine.block(number) for number in mine.needed]
         for number, block, body in zip(
             mine.needed, blocks, fetch_blocks(self._cluster.store, o.key, blocks), strict=True

@@ -97,16 +97,16 @@ class ExternalFiles(SnapshotLimits):
 
 
 class _Part(NamedTuple):
-    """A file: its place, its key there, whether it holds reports or a list of partitions, and whether it may be empty."""
+    """A file: its folder, its key there, whether it holds reports or a list of partitions, and whether it may be empty."""
 
-    place: str
+    folder: str
     key: str
     reports: bool
     may_be_empty: bool
 
     def read(self, store: ObjectStore, store_at: StoreAt) -> pa.Table:
-        name = f"{self.place}/{self.key}"
-        body = _read_alike(_opened(store, store_at, self.place), self.key, name)
+        name = f"{self.folder}/{self.key}"
+        body = _read_alike(_opened(store, store_at, self.folder), self.key, name)
         needed, folders = REPORTS if self.reports else PARTITIONS, dict(_FOLDER.findall(self.key))
         return read_table(name, body, needed, folders, may_be_empty=self.may_be_empty)
 
@@ -118,8 +118,8 @@ class _FileSet:
     """
 
     def __init__(self, store: ObjectStore, store_at: StoreAt, path: str, *, finished: bool) -> None:
-        self._path, place = path, path.rstrip("/")
-        self._store = _opened(store, store_at, place)
+        self._path, folder = path, path.rstrip("/")
+        self._store = _opened(store, store_at, folder)
         self._marker = _marker(self._store)
         keys = self._store.list("").modified_ms
         self._finished = finished and bool(keys)
@@ -135,10 +135,10 @@ class _FileSet:
                     "Parquet, or read it with Spark and give the data frame to compute_watermark(spark, reports=…, "
                     "partitions=…)"
                 )
-        self.files = [(place, key) for key in keys if not _HIDDEN.search(f"/{key}")]
-        folder, name = posixpath.split(place)
-        if not keys and folder != "s3:" and if_there(_opened(store, store_at, folder).head, name) is not None:
-            self.files = [(folder, name)]  # an empty bucket has no folder above it
+        self.files = [(folder, key) for key in keys if not _HIDDEN.search(f"/{key}")]
+        parent, name = posixpath.split(folder)
+        if not keys and parent != "s3:" and if_there(_opened(store, store_at, parent).head, name) is not None:
+            self.files = [(parent, name)]  # an empty bucket has no folder above it
         if not self.files:
             raise NotFoundError(
                 f"no file {path} exists, and no folder of that name with a .parquet, .csv or .ndjson in it"
@@ -157,7 +157,7 @@ class _FoundFiles:
         self._wanted, self._folders, self._store_at = request, (reports, partitions), store_at
         counted = request.expect_partitions is not None
         self._parts = [_Part(*f, folder is reports, counted) for folder in self._folders for f in folder.files]
-        self.files = len(self._parts) if all(p.place.startswith("s3://") for p in self._parts) else 0
+        self.files = len(self._parts) if all(p.folder.startswith("s3://") for p in self._parts) else 0
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
         """Read the files: see `ExternalExport.read`. Only workers of this process read local files."""
@@ -171,11 +171,11 @@ class _FoundFiles:
 
 
 def _read_parts(
-    store_at: StoreAt, tasks: int, place: Workplace, parts: Iterable[_Part]
+    store_at: StoreAt, tasks: int, workplace: Workplace, parts: Iterable[_Part]
 ) -> Iterator[tuple[int, tuple[bool, pa.Table]]]:
     """Read files, and send their rows to the tasks that sum them up."""
     ordered = list(parts)
-    tables = place.parallel.map(lambda part: part.read(place.store, store_at), ordered)
+    tables = workplace.parallel.map(lambda part: part.read(workplace.store, store_at), ordered)
     for part, table in zip(ordered, tables, strict=True):
         for task, rows in spread(table, tasks):
             yield task, (part.reports, rows)
@@ -192,15 +192,15 @@ def _read_alike(store: ObjectStore | LocalFolder, key: str, name: str) -> bytes:
     return body
 
 
-def _sum_up(place: Workplace, items: Iterable[tuple[bool, pa.Table]]) -> Iterator[ExternalSummary]:
+def _sum_up(workplace: Workplace, items: Iterable[tuple[bool, pa.Table]]) -> Iterator[ExternalSummary]:
     by_kind: dict[bool, list[pa.Table]] = {False: [], True: []}
     for reports, rows in items:
         by_kind[reports].append(rows)
     yield add_up(by_kind[False], by_kind[True])
 
 
-def _opened(store: ObjectStore, store_at: StoreAt, place: str) -> ObjectStore | LocalFolder:
-    return store_at(store, place) if place.startswith("s3://") else LocalFolder(Path(place))
+def _opened(store: ObjectStore, store_at: StoreAt, folder: str) -> ObjectStore | LocalFolder:
+    return store_at(store, folder) if folder.startswith("s3://") else LocalFolder(Path(folder))
 
 
 def _marker(store: ObjectStore | LocalFolder) -> object | None:

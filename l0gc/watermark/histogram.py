@@ -97,9 +97,11 @@ def read_listing(
     return total
 
 
-def _read_range(layout: KeyLayout, pages: int, place: Workplace, keys: KeyRange) -> tuple[Histogram, list[KeyRange]]:
+def _read_range(
+    layout: KeyLayout, pages: int, workplace: Workplace, keys: KeyRange
+) -> tuple[Histogram, list[KeyRange]]:
     histogram = Histogram()
-    reader = RangeReader(place.store, layout, keys, pages)
+    reader = RangeReader(workplace.store, layout, keys, pages)
     for page in reader.read():
         histogram.add_page(layout, page)
     return histogram, [reader.rest] if reader.rest is not None else []

@@ -11,7 +11,7 @@ import pytest
 
 from l0gc.api.cluster import sweep_work
 from l0gc.api.engine import Engine, choose_engine
-from l0gc.api.estimate import SparkPlace
+from l0gc.api.estimate import SparkTarget
 from l0gc.cli.main import cli
 from l0gc.cli.runs import run_outcome
 from l0gc.cli.sweep import swept, vacuumed
@@ -125,7 +125,7 @@ def test_what_a_vacuum_says_of_versions_is_true_of_the_bucket(versioning: str, s
 
 # -- which engine ---------------------------------------------------------------------------------------------------------
 
-CLUSTER: Final = SparkPlace("spark://host:7077", 32, cluster=True)
+CLUSTER: Final = SparkTarget("spark://host:7077", 32, cluster=True)
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
         raise AssertionError
 
     work = sweep_work(never)
-    assert choose_engine("auto", work, SparkPlace("local[2]", 2), cores=2, java=True)[0] == "local"
+    assert choose_engine("auto", work, SparkTarget("local[2]", 2), cores=2, java=True)[0] == "local"
     assert not Engine(master="local[1]").choose(work)[1].startswith("--engine")
 
 

@@ -51,7 +51,7 @@ def _policy(commands: list[str], objects: dict[str, str], also: str) -> dict[str
         paths = ["*"] if cell.startswith("everything") else _CODE.findall(cell.split(";")[0])
         if "[garbage]" in cell:
             kinds = [kind for kind in GARBAGE.values() if kind.command in commands or "gc" in commands]
-            paths = [*dict.fromkeys(f"{place}*" for kind in kinds for place in kind.places), *paths]
+            paths = [*dict.fromkeys(f"{place}*" for kind in kinds for place in kind.folders), *paths]
         paths += _CODE.findall(cell.split(";")[1])[1:] if ";" in cell else []  # after the option that needs them
         if action == "s3:GetObject" and not {"*", "l0gc/*"} & set(paths):
             paths.insert(0, FORMAT)  # every role needs it

@@ -259,7 +259,7 @@ def test_what_collects_may_delete_every_kind_of_garbage_wherever_it_lies(
     done("housekeeper", "housekeep --barrier")
     done("computer", "compute-watermark --engine local")
     keys = planted(revision, str(uuid.uuid4()))
-    assert keys.keys() == {place for kind in GARBAGE.values() for place in kind.places}
+    assert keys.keys() == {place for kind in GARBAGE.values() for place in kind.folders}
     for key in keys.values():
         account.client("admin").put_object(Bucket=account.bucket, Key=f"some/prefix/{key}", Body=b"{}")
     time.sleep(1.1)  # an attempt expires by its age, in whole seconds

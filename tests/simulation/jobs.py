@@ -248,7 +248,7 @@ class _Executors(LocalWorkers[ClusterHandles]):
                 _found_meanwhile(self._world)
             if self._world.thread is not None and self._world.random.random() < (0.2 if done else 0.5):
                 self._world.sleep(self._world.random.choice([2.0, 8.0, 32.0, 120.0]))
-            done.append(work(self._place, part))
+            done.append(work(self._workplace, part))
         return done
 
 

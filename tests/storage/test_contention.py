@@ -156,10 +156,10 @@ def test_an_entry_that_lands_ends_the_count_of_conflicts() -> None:
     order.landed(["other"])
     for _ in range(5):
         order.lost()
-    assert order.place > 0
+    assert order.rank > 0
     order.landed(["me", "other", "other"])  # too late: this writer is a newcomer again
     order.lost()
-    assert order.place == 0
+    assert order.rank == 0
 
 
 def test_a_reader_remembers_no_more_than_1000_writers() -> None:
@@ -180,9 +180,9 @@ def test_a_late_writer_appends_at_once() -> None:
     order.landed(["other"])
     for _ in range(5):
         order.lost()
-    assert order.place > 1
+    assert order.rank > 1
     order.landed(["me", "other", "other"])
-    assert (order.joined, order.place) == (False, 0)
+    assert (order.joined, order.rank) == (False, 0)
 
 
 def test_a_newcomer_gets_in_where_one_or_two_write_without_a_break() -> None:

@@ -32,7 +32,7 @@ _TICKS: Final = 5
 _DAYS_NAMED: Final = 8
 """The space below bars; a day's name is shorter than a moment's."""
 _GAP: Final = 0.15
-"""As a share of a bar's place."""
+"""As a share of a bar's slot."""
 _WIDEST: Final = 9.0
 """The widest bar, in per cent of the chart, so that a single bar does not fill it."""
 _CHARACTER: Final = 1.1
@@ -80,7 +80,7 @@ def render(report: Report) -> str:
 
 
 class AxisTick(NamedTuple):
-    """A place on an axis. `anchor` is SVG's text-anchor. Every other tick is `minor`, for which a phone has no room."""
+    """A tick on an axis. `anchor` is SVG's text-anchor. Every other tick is `minor`, for which a phone has no room."""
 
     at: float
     label: str
@@ -162,10 +162,10 @@ def short_size(n: int) -> str:
     return f"{n / unit:g}{name}"
 
 
-def _placed(places: Sequence[tuple[float, str]]) -> list[AxisTick]:
+def _placed(labels: Sequence[tuple[float, str]]) -> list[AxisTick]:
     """Return labels below an axis; those near its ends are shifted into the chart, the longer ones further."""
     ticks = []
-    for i, (at, label) in enumerate(places):
+    for i, (at, label) in enumerate(labels):
         room = _CHARACTER * len(label)
         anchor = "start" if at < room else "end" if at > 100 - room else "middle"
         ticks.append(AxisTick(at, label, anchor, minor=bool(i % 2)))
@@ -210,15 +210,13 @@ def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
 def deleted_chart(bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str]) -> Chart:
     """Return a chart of objects deleted by each run or on each day, side by side; the newest always has its label."""
     up, y_ticks = height_scale([b.objects for b in bars])
-    place = 100 / len(bars)
-    width = min(place, _WIDEST)
-    marks = [
-        _bar(i * place + (place - width) / 2, width, up, b.objects, "deleted", title(b)) for i, b in enumerate(bars)
-    ]
+    slot = 100 / len(bars)
+    width = min(slot, _WIDEST)
+    marks = [_bar(i * slot + (slot - width) / 2, width, up, b.objects, "deleted", title(b)) for i, b in enumerate(bars)]
     step = -(-len(bars) // (_DAYS_NAMED if bars[0].is_day else _TICKS))
     last = len(bars) - 1
     labels = [
-        ((i + 0.5) * place, _axis_moment(b.started_ms, b.is_day)) for i, b in enumerate(bars) if (last - i) % step == 0
+        ((i + 0.5) * slot, _axis_moment(b.started_ms, b.is_day)) for i, b in enumerate(bars) if (last - i) % step == 0
     ]
     what = "day" if bars[0].is_day else "run"
     return Chart(f"L0 objects deleted by each {what}", y_ticks, _placed(labels), bars=marks)

@@ -121,7 +121,7 @@ class Suspect(msgspec.Struct, frozen=True):
     needed: UnreconciledObject | None = None
 
     @property
-    def place(self) -> tuple[str, int, str, int]:
+    def fault(self) -> tuple[str, int, str, int]:
         """Return what two readings of the same fault have in common; numbers in `detail` may have changed."""
         return self.kind, self.revision, self.key, self.offset
 
@@ -397,7 +397,7 @@ def check_journal(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[Susp
     )
     if text := set_back_text(snapshot.published, log):  # the check of M below finds the epochs that its partitions need
         suspects.append(suspect(Kind.JOURNAL_SET_BACK, text))
-    suspects += _check_places(copy, snapshot)
+    suspects += _check_placement(copy, snapshot)
     for topic, state in placed(copy, snapshot):
         if text := _object_fault(copy, state):
             suspects.append(suspect(Kind.STATE_BROKEN, text, topic))
@@ -415,7 +415,7 @@ def check_journal(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[Susp
     return suspects
 
 
-def _check_places(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> Iterator[Suspect]:
+def _check_placement(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> Iterator[Suspect]:
     """Yield what a journal should not hold: unknown or misplaced topics, and live ones that it has closed."""
     for t in copy.state.topics.values():
         if text := unknown_topic(snapshot.state, "it", [(t.revision, t.topic_id)]):
@@ -460,12 +460,12 @@ def _check_epochs(journal: int, topic: Topic, state: TopicState, snapshot: Clust
 
 
 def of_object(kind: Kind, journal: int, topic: Topic, o: UnreconciledObject, detail: str = "") -> Suspect:
-    """Return a suspect about an L0 object; its place is the first extent that the journal still needs."""
-    partition, base, end = first_place(o)
+    """Return a suspect about an L0 object; it names the first extent that the journal still needs."""
+    partition, base, end = first_needed(o)
     return Suspect(kind, journal, topic.name, topic.revision, partition, o.key, base, end, detail)
 
 
-def first_place(o: UnreconciledObject) -> tuple[int, int, int]:
+def first_needed(o: UnreconciledObject) -> tuple[int, int, int]:
     """Return the partition and the record of the first extent that the journal still needs, and `needed_end`."""
     return int(o.extents["partition"][0]), int(o.extents["base"][0]), needed_end(o)
 

@@ -69,9 +69,9 @@ def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
 
 
 def _read_log(
-    cluster: ClusterHandles, place: str, machine: StateMachine[S], *, deep: bool
+    cluster: ClusterHandles, log_folder: str, machine: StateMachine[S], *, deep: bool
 ) -> tuple[Replica[S], list[tuple[Kind, str]]]:
-    log = SharedLog(cluster.store, place, cluster.runtime, parallel=cluster.parallel)
+    log = SharedLog(cluster.store, log_folder, cluster.runtime, parallel=cluster.parallel)
     replica = Replica(log, machine, cluster.runtime)
     folder = replica.replay()
     faults = [*_gaps(cluster.store, log, folder), *_checkpoint_faults(cluster, log, machine, folder, deep=deep)]

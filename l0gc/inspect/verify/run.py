@@ -52,7 +52,7 @@ from l0gc.inspect.verify.findings import (
     check_journal,
     described,
     finding_of,
-    first_place,
+    first_needed,
     needed_end,
     needs,
     orphan_text,
@@ -88,7 +88,7 @@ from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject, l1_file
 T = TypeVar("T")
 
 MAX_FINDINGS: Final = 1000
-PLACE: Final = np.dtype(
+REFERENCE: Final = np.dtype(
     [("journal", "<i4"), ("revision", "<i8"), ("partition", "<i4"), ("offset", "<i8"), ("expected", "<i8"), ("l1", "?")]
 )
 """The referring journal, the partition, its first record there, the end of the last needed block or an L1 object's size,
@@ -284,13 +284,13 @@ class Cut:
 
 
 class References(NamedTuple):
-    """Objects that journals refer to: their keys, and rows of `PLACE`, sent as columns of some thousands.
+    """Objects that journals refer to: their keys, and rows of `REFERENCE`, sent as columns of some thousands.
 
     For a deep reading, `needed` is what a journal needs of each L0 object.
     """
 
     keys: list[str]
-    places: Rows
+    rows: Rows
     needed: list[UnreconciledObject]
 
     def by_task(self, cut: Cut, folder: str) -> Iterator[tuple[int, References]]:
@@ -299,7 +299,7 @@ class References(NamedTuple):
         for task in np.unique(tasks).tolist():
             numbers = np.flatnonzero(tasks == task)
             needed = [self.needed[n] for n in numbers] if self.needed else []
-            yield task, References([self.keys[n] for n in numbers], self.places[numbers], needed)
+            yield task, References([self.keys[n] for n in numbers], self.rows[numbers], needed)
 
 
 # -- the first stage: journals -------------------------------------------------------------------------------------------
@@ -321,8 +321,8 @@ def _read_journals(
             suspects += check_journal(copy, snapshot)
             for topic, state in placed(copy, snapshot):
                 for objects in in_chunks(state.objects, _REFERENCES_AT_ONCE):
-                    places = np.array([(journal, topic.revision, *first_place(o), False) for o in objects], PLACE)
-                    yield from References([o.key for o in objects], places, objects if deep else []).by_task(cut, "")
+                    rows = np.array([(journal, topic.revision, *first_needed(o), False) for o in objects], REFERENCE)
+                    yield from References([o.key for o in objects], rows, objects if deep else []).by_task(cut, "")
                 yield from _named(cut, journal, topic, state.l1)
                 yield from _shared(cut, journal, topic, state, deep=deep)
                 extents = sum(len(o.extents) for o in state.objects)
@@ -336,18 +336,18 @@ def _read_journals(
 def _named(cut: Cut, journal: int, topic: Topic, rows: Rows) -> Iterator[tuple[int, References]]:
     for start in range(0, len(rows), _REFERENCES_AT_ONCE):
         chunk = rows[start : start + _REFERENCES_AT_ONCE]
-        places = np.empty(len(chunk), PLACE)
-        places["journal"], places["revision"], places["l1"] = journal, topic.revision, True
-        places["partition"], places["offset"], places["expected"] = chunk["partition"], chunk["base"], chunk["bytes"]
+        rows = np.empty(len(chunk), REFERENCE)
+        rows["journal"], rows["revision"], rows["l1"] = journal, topic.revision, True
+        rows["partition"], rows["offset"], rows["expected"] = chunk["partition"], chunk["base"], chunk["bytes"]
         keys = [l1_key(topic.id(f.partition), f) for f in map(l1_file, chunk)]
-        yield from References(keys, places, []).by_task(cut, _topic_folder(topic))
+        yield from References(keys, rows, []).by_task(cut, _topic_folder(topic))
 
 
 def _shared(cut: Cut, journal: int, topic: Topic, state: TopicState, *, deep: bool) -> Iterator[tuple[int, References]]:
     for objects in in_chunks(state.shared_objects(topic.name, journal), _REFERENCES_AT_ONCE):
         sizes = (int(o.blocks["length"].sum(dtype=np.int64)) for o in objects)
-        rows = [(journal, topic.revision, *first_place(o)[:2], n, True) for o, n in zip(objects, sizes, strict=True)]
-        references = References([o.key for o in objects], np.array(rows, PLACE), objects if deep else [])
+        rows = [(journal, topic.revision, *first_needed(o)[:2], n, True) for o, n in zip(objects, sizes, strict=True)]
+        references = References([o.key for o in objects], np.array(rows, REFERENCE), objects if deep else [])
         yield from references.by_task(cut, _topic_folder(topic))
 
 
@@ -424,8 +424,8 @@ class _Comparison:
     ) -> None:
         self._cluster, self._snapshot, self._layout, self._doubtful = cluster, snapshot, snapshot.layout, doubtful
         self._keys = [k for r in references for k in r.keys]
-        self._places: Rows = np.concatenate([np.empty(0, PLACE), *(r.places for r in references)])
-        self._expected: Rows = self._places["expected"]
+        self._rows: Rows = np.concatenate([np.empty(0, REFERENCE), *(r.rows for r in references)])
+        self._expected: Rows = self._rows["expected"]
         self._needed: list[UnreconciledObject | None] = []
         for r in references:
             self._needed += r.needed or [None] * len(r.keys)
@@ -442,7 +442,7 @@ class _Comparison:
 
     def _suspect(self, n: int, kind: Kind) -> Suspect:
         """Return a suspect about the reference with that number."""
-        journal, revision, partition, offset, expected, _ = self._places[n].tolist()
+        journal, revision, partition, offset, expected, _ = self._rows[n].tolist()
         topic = self._snapshot.live[revision].name
         return Suspect(kind, journal, topic, revision, partition, self._keys[n], offset, expected)
 
@@ -450,7 +450,7 @@ class _Comparison:
         """Yield references that were not listed."""
         for key in list(self._first):
             for n in self._take(key):
-                yield self._suspect(n, Kind.L1_MISSING if self._places["l1"][n] else Kind.L0_MISSING)
+                yield self._suspect(n, Kind.L1_MISSING if self._rows["l1"][n] else Kind.L0_MISSING)
 
     def read(self, part: KeyRange) -> tuple[list[Suspect], Observations]:
         """List a range. Several may be read at once, since no key is in two of them."""
@@ -526,7 +526,7 @@ class _Comparison:
             return None, size
         extent, text = faults[0]
         where: dict[str, Any] = {"partition": extent.partition, "offset": extent.base_offset, "detail": text}
-        kind = Kind.L1_CORRUPT if self._places["l1"][n] else Kind.L0_CORRUPT
+        kind = Kind.L1_CORRUPT if self._rows["l1"][n] else Kind.L0_CORRUPT
         return msgspec.structs.replace(self._suspect(n, kind), **where, needed=o), size
 
 
@@ -648,15 +648,15 @@ def _journal_again(
         copy = read_copy(cluster, journal, snapshot.published, deep=deep)
     except UnansweredObjectError as e:
         log = unread_log(journal, e)
-        return [s for s in still if s is not None and s.place != log.place] + [log]
+        return [s for s in still if s is not None and s.fault != log.fault] + [log]
     except CorruptObjectError as e:
         still += [_with(s, fault_of(e)) for s in suspects if s.kind == Kind.LOG_UNREADABLE]
         return [s for s in still if s is not None]
     again = check_journal(copy, snapshot)
     if any(s.kind in DOUBTFUL for s in again):
         suspects = [s for s in suspects if s.kind != Kind.L1_ORPHAN]
-    places = {s.place for s in suspects}
-    still += [s for s in again if s.place in places and s.kind not in _AS_SEEN]
+    faults = {s.fault for s in suspects}
+    still += [s for s in again if s.fault in faults and s.kind not in _AS_SEEN]
     for revision, group in groupby((s for s in suspects if s.kind in _L0), key=lambda s: s.revision):
         still += _l0_again(copy, revision, list(group))
     for p, group in groupby((s for s in suspects if s.kind in _L1), key=_partition):

@@ -70,7 +70,7 @@ class AccessLogs(NamedTuple):
     """S3 server access logs, with the bucket and folder that matter."""
 
     source: ObjectStore | LocalFolder
-    place: str
+    url: str
     bucket: str
     prefix: str
 
@@ -256,7 +256,7 @@ def _read_access_logs(
                 text = f"{who} read it at {moment(ms)} ({m['operation']})"
                 reads.append(LoggedRead(name.removeprefix(logs.prefix), ms, text))
         if not lines:
-            raise UsageError(f"{logs.place}: {key or 'it'} has no line of an S3 server access log")
+            raise UsageError(f"{logs.url}: {key or 'it'} has no line of an S3 server access log")
         return lines, times, reads
 
     for page in logs.source.scan(""):
@@ -269,6 +269,6 @@ def _read_access_logs(
                 needs.reads.setdefault(r.key, []).append(r)
     if not proof.log_lines:
         raise UsageError(
-            f"{logs.place} has no access log that is newer than the first shadow run, of {moment(proof.since_ms)}; "
+            f"{logs.url} has no access log that is newer than the first shadow run, of {moment(proof.since_ms)}; "
             "S3 delivers them within hours"
         )

@@ -51,7 +51,7 @@ from l0gc.streamlog.level_one.parquet import FIELD_IDS
 ANSWER_SECONDS: Final = 120.0
 """How long a catalog may take for one answer."""
 OWNER: Final = "l0gc.cluster-id"
-PLACE: Final = "l0gc.url"
+CLUSTER_URL: Final = "l0gc.url"
 REVISION: Final = "l0gc.revision"
 """The table's properties that identify its owner; a snapshot's summary repeats them."""
 VALUES: Final = "l0gc.value-schema"
@@ -222,7 +222,7 @@ def _sentence(e: Exception) -> str:
     return (lines[0] if lines else type(e).__name__)[:300]
 
 
-def check_place(table: Table, spec: TopicTable) -> None:
+def check_location(table: Table, spec: TopicTable) -> None:
     """Raise `SafetyError` if the table, or a metadata file that it names, is not where it was created.
 
     A program with rights on the catalog alone can make it name another table's files, which a sync would then delete
@@ -248,7 +248,7 @@ def create_in_catalog(catalog: Catalog, spec: TopicTable, cluster_id: str, url: 
 
     properties = {
         OWNER: cluster_id,
-        PLACE: url,
+        CLUSTER_URL: url,
         REVISION: str(spec.revision),
         "format-version": "2",
         "gc.enabled": "false",
@@ -269,7 +269,7 @@ def load_table(catalog: Catalog, spec: TopicTable, cluster_id: str, url: str) ->
         NotFoundError: it does not exist.
         UsageError: it was not created by l0gc.
         ClusterMismatchError: see `check_owner`.
-        SafetyError: its columns, or how it is partitioned, are not what l0gc made them; see `check_place`, too.
+        SafetyError: its columns, or how it is partitioned, are not what l0gc made them; see `check_location`, too.
     """
     with explained(spec.catalog):
         try:
@@ -286,9 +286,9 @@ def load_table(catalog: Catalog, spec: TopicTable, cluster_id: str, url: str) ->
             f"table {spec.table} exists in catalog {spec.catalog!r}, and l0gc did not create it; use another name "
             "(--table)"
         )
-    place, revision = table.properties.get(PLACE, ""), int(table.properties.get(REVISION, -1))
-    check_owner(owner, place, revision, spec, cluster_id, url)
-    check_place(table, spec)
+    cluster_url, revision = table.properties.get(CLUSTER_URL, ""), int(table.properties.get(REVISION, -1))
+    check_owner(owner, cluster_url, revision, spec, cluster_id, url)
+    check_location(table, spec)
     columns = {f.field_id: (f.name, f.field_type, f.required) for f in table.schema().fields}
     ours = {f.field_id: (f.name, f.field_type, f.required) for f in SCHEMA.fields}
     parts = [(f.source_id, f.transform) for f in table.spec().fields]

@@ -89,8 +89,8 @@ def typed_statistics(schema: Schema) -> Callable[[Any], Statistics]:
         ids = {path: field_id for f in footer.schema.to_arrow_schema() for path, field_id in _ids(f, f.name)}
         fields = io.data_file_statistics_from_parquet_metadata(footer, plan, ids).to_serialized_dict()
         lower, upper, *counts = (fields[name] for name in Statistics._fields)
-        places = product(range(footer.num_row_groups), range(footer.num_columns))
-        for column in (footer.row_group(group).column(n) for group, n in places):
+        chunks = product(range(footer.num_row_groups), range(footer.num_columns))
+        for column in (footer.row_group(group).column(n) for group, n in chunks):
             if column.is_stats_set and column.statistics.num_values and not column.statistics.has_min_max:
                 lower.pop(ids[column.path_in_schema], None)
                 upper.pop(ids[column.path_in_schema], None)
@@ -182,7 +182,7 @@ def _time(ms: int) -> bytes:
 def data_files(
     rows: Rows, which: Rows, path: Callable[[Any], str], spec_id: int, typed: Sequence[Statistics]
 ) -> list[DataFile]:
-    """Return the objects at these places of a topic's L1 rows, which include holes and are ordered by partition and
+    """Return the objects at these indices of a topic's L1 rows, which include holes and are ordered by partition and
     offset, with what is known of the typed columns of each.
     """
     same = rows["partition"][1:] == rows["partition"][:-1]

@@ -86,7 +86,7 @@ def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str, ur
     return note
 
 
-def check_owner(owner: str, place: str, revision: int, table: TopicTable, cluster_id: str, url: str) -> None:
+def check_owner(owner: str, theirs: str, revision: int, table: TopicTable, cluster_id: str, url: str) -> None:
     """Raise `ClusterMismatchError` if a table belongs to another cluster, a copy of it, or another topic of that name.
 
     A copy of a cluster has its id, its topics and its objects' names, but not its paths.
@@ -96,9 +96,9 @@ def check_owner(owner: str, place: str, revision: int, table: TopicTable, cluste
             f"table {table.table} belongs to cluster {owner}, and this one is {cluster_id}; give the table another name "
             "with --table"
         )
-    if place != url:
+    if theirs != url:
         raise ClusterMismatchError(
-            f"table {table.table} in catalog {table.catalog!r} belongs to the cluster at {place}, and this one, at {url}, "
+            f"table {table.table} in catalog {table.catalog!r} belongs to the cluster at {theirs}, and this one, at {url}, "
             "has the same id: one is a copy of the other. Nothing was changed; end it here with l0gc table drop "
             f"{table.topic} --forget, and create a table with another name (--table)"
         )

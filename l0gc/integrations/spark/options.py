@@ -141,7 +141,7 @@ class ReadOptions:
         min_offsets: the least records of a micro-batch, unless it begins `trigger_delay_ms` after the one before.
     """
 
-    place: ClusterAddress
+    address: ClusterAddress
     topics: tuple[str, ...]
     pattern: str | None
     assigned: Mapping[str, frozenset[int]]
@@ -162,7 +162,7 @@ class ReadOptions:
 class WriteOptions:
     """The options of a write. `topic` is for all rows, or each row names its own; `batch_id` needs a producer's name."""
 
-    place: ClusterAddress
+    address: ClusterAddress
     topic: str | None
     producer: str | None
     batch_id: int | None
@@ -240,7 +240,7 @@ class _Options:
                     raise UsageError(f"option {name} has {value} for partition {partition} of topic {topic!r}")
         return offsets
 
-    def place(self) -> ClusterAddress:
+    def address(self) -> ClusterAddress:
         url = self.text("url") or os.environ.get("L0GC_URL")
         if not url and not self._given:
             raise UsageError(_NO_TABLE)
@@ -370,7 +370,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     topics, pattern, assigned = o.topics()
     batch = streaming is False
     options = ReadOptions(
-        o.place(),
+        o.address(),
         topics,
         pattern,
         assigned,
@@ -430,4 +430,4 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
             "options producerName and batchId go together: a batch is written once for each name and id, and ids must rise"
         )
     size = o.number("objectBytes", 1 << 10, MAX_BATCH_BYTES)
-    return WriteOptions(o.place(), o.text("topic"), producer, batch_id, size or _OBJECT_BYTES)
+    return WriteOptions(o.address(), o.text("topic"), producer, batch_id, size or _OBJECT_BYTES)

@@ -1,6 +1,6 @@
 """Spark's readers of a batch and of a stream, which plan on the driver and read slices in tasks.
 
-Spark makes them on the driver, in a separate Python process, and sends them to the tasks. So they hold the bucket's place
+Spark makes them on the driver, in a separate Python process, and sends them to the tasks. So they hold the bucket's address
 and the options, and connect where they run.
 """
 
@@ -54,7 +54,7 @@ def typed_columns(options: ReadOptions) -> list[StructField]:
     Raises:
         UsageError: there are several topics.
     """
-    cluster = cluster_at(options.place)
+    cluster = cluster_at(options.address)
     pin = None if options.pin is None else cluster.controller.snapshot().pin(options.pin)
     topics = Planner(cluster, options, cluster.passing_journal, pin).topics()
     if len(topics) != 1:
@@ -67,7 +67,7 @@ def typed_columns(options: ReadOptions) -> list[StructField]:
 def read_slice(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
     if not isinstance(partition, Slice):
         return  # the task that Spark makes of a plan without slices
-    cluster, columns = cluster_at(options.place), to_arrow_schema(schema, timezone="UTC")
+    cluster, columns = cluster_at(options.address), to_arrow_schema(schema, timezone="UTC")
     pin, number = partition.pin, partition.journal
     journal = cluster.journal(number) if pin is None else cluster.journal_as_of(number, pin.end(number))
     kept = nullcontext() if pin is None else while_pinned(cluster, pin, "pin again, and load")
@@ -116,7 +116,7 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         o = self._options
-        cluster = cluster_at(o.place)
+        cluster = cluster_at(o.address)
         pin = None if o.pin is None else cluster.controller.snapshot().pin(o.pin)
         parts = Planner(cluster, o, cluster.passing_journal, pin).batch()
         if CORES in os.environ:  # a process of Spark's, which plans again
@@ -137,7 +137,7 @@ def with_pin(given: Mapping[str, object]) -> Iterator[dict[str, str]]:
     """Lease a pin for what a batch with these options reads, of L1 only if that suffices; yield the options with it."""
     named = {name: str(value) for name, value in given.items()}
     o = read_options(named, streaming=False)
-    cluster, what = cluster_at(o.place), f"{', '.join(o.topics) or o.pattern} on Spark"
+    cluster, what = cluster_at(o.address), f"{', '.join(o.topics) or o.pattern} on Spark"
     topic = cluster.controller.snapshot().topic(o.topics[0]).revision if len(o.topics) == 1 else ALL_TOPICS
     with ExitStack() as pins:
         pin = pins.enter_context(leased_for_reader(lambda: cluster, what, topic, level_one=True))
@@ -174,7 +174,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @functools.cached_property
     def _stream(self) -> Stream:
-        return Stream(cluster_at(self._options.place), self._options)
+        return Stream(cluster_at(self._options.address), self._options)
 
     def initialOffset(self) -> dict[str, Any]:
         return self._stream.initial()

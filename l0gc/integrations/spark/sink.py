@@ -17,8 +17,8 @@ checkpoint gives a landed batch's number to other rows. Skipping them would lose
 So a journal keeps, with the number, the whole batch's row count and digest (`stage.py`). The same number with the same rows
 has landed; with other rows it is an error. So is a number below the newest, since Spark replays only the last batch.
 Partitions are not compared, since a replay may choose others. It must not do so while some journals lack their part, or a
-row would land twice and another never. So a journal also keeps in how many places the batch's rows were, and a digest of
-which row was where.
+row would land twice and another never. So a journal also keeps how many destinations the batch's rows had, which are
+topics in journals, and a digest of which row had which.
 
 **Staged and not appended.** Nothing holds M back for a staged object. If the window has moved past its epoch, the journal
 refuses it; the staged content is then written again at a fresh epoch and offered again. If it was swept before, the batch
@@ -76,7 +76,7 @@ _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
 """The local properties that a micro-batch's tasks have; the id is kept in the query's checkpoint, whichever driver runs."""
 _PACKERS: Final = 2
-PLACES: Final = 24
+OBJECT_BITS: Final = 24
 """The bits below a batch's number in a producer's position, which number the batch's objects."""
 _REMEDY: Final = (
     "restore the newest checkpoint, or start the query with a new one (with batchId also a new producerName) after the last "
@@ -109,12 +109,12 @@ class BatchRows:
     """The number of a batch's rows, and their digest.
 
     Attributes:
-        places: for how many topics' journals it has rows, and a digest of which rows are for which.
+        destinations: for how many topics' journals it has rows, and a digest of which rows are for which.
     """
 
     count: int
     digest: str
-    places: str
+    destinations: str
 
     @classmethod
     def of(cls, objects: Sequence[WrittenObject]) -> BatchRows:
@@ -132,7 +132,7 @@ class BatchRows:
 
 
 def landed_rows(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> BatchRows | None:
-    """Return the landed batch with these rows of which a journal has its part, perhaps in other places; None if it has none.
+    """Return the landed batch with these rows of which a journal has its part, perhaps elsewhere; None if it has none.
 
     Args:
         progress: how far the batch's input got there.
@@ -143,7 +143,7 @@ def landed_rows(batch: BatchId, rows: BatchRows, journal: int, progress: InputPr
     """
     if progress is None:
         return None
-    newest, objects = (progress.landed >> PLACES) - 1, progress.landed & ((1 << PLACES) - 1)
+    newest, objects = (progress.landed >> OBJECT_BITS) - 1, progress.landed & ((1 << OBJECT_BITS) - 1)
     if objects and newest + 1 == batch.number:
         raise ProtocolError(
             f"a part of batch {batch.number} of producer {batch.producer!r} has landed in journal {journal}, "
@@ -151,8 +151,8 @@ def landed_rows(batch: BatchId, rows: BatchRows, journal: int, progress: InputPr
         )
     if newest < batch.number:
         return None
-    digest, _, places = progress.digest.partition("/")
-    landed = BatchRows(progress.rows, digest, places)
+    digest, _, destinations = progress.digest.partition("/")
+    landed = BatchRows(progress.rows, digest, destinations)
     if newest > batch.number:
         raise BatchMismatchError(
             f"batch {batch.number} of producer {batch.producer!r}, with {rows}, is older than batch {newest}, which landed "
@@ -190,7 +190,7 @@ def refuse_other_rows(
         The journals, with a topic's revision, that have what the batch has for them.
 
     Raises:
-        BatchMismatchError, ProtocolError: see `landed_rows`; also if a part has landed, and rows are in other places now.
+        BatchMismatchError, ProtocolError: see `landed_rows`; also if a part has landed, and rows now go elsewhere.
             Nothing of the batch was offered to any journal.
         CorruptObjectError: a journal of one of its topics cannot be read.
     """
@@ -216,10 +216,10 @@ def refuse_other_rows(
             _log.warning("whether journal %d has other rows of batch %d is not known: %s", journal, batch.number, e)
 
     cluster.parallel.map(ask, sorted({j for t in asked for j in t.journals}))
-    places = {there.places for there in landed.values()}
-    if places <= {rows.places}:
+    destinations = {part.destinations for part in landed.values()}
+    if destinations <= {rows.destinations}:
         return set(landed)
-    if len(places) > 1 or len(landed) < int(places.pop().partition("/")[0]):
+    if len(destinations) > 1 or len(landed) < int(destinations.pop().partition("/")[0]):
         raise _moved(batch)
     return {(j, t.revision) for t in asked for j in t.journals}  # all of it landed, wherever its rows were
 
@@ -258,16 +258,16 @@ def commit(cluster: ClusterHandles, staged: Iterable[WrittenObject], batch: Batc
 
 def _check_size(objects: Iterable[WrittenObject]) -> None:
     """Raise `UsageError` if a journal's part for one topic is too large for one entry."""
-    places: dict[tuple[str, int], list[PackedPart]] = {}
+    offered: dict[tuple[str, int], list[PackedPart]] = {}
     for o in objects:
         for journal, part in o.left.items():
-            places.setdefault((o.topic, journal), []).append(part)
-    for (topic, _), parts in places.items():
+            offered.setdefault((o.topic, journal), []).append(part)
+    for (topic, _), parts in offered.items():
         size = sum(
             _OBJECT_BYTES + len(e.blocks) + len(e.partitions) + len(e.records) for e in (p.extents for p in parts)
         )
         records = sum(p.records for p in parts)
-        if size > ENTRY_LIMIT // 2 or records >= 2**31 - 1 or len(parts) >> PLACES:
+        if size > ENTRY_LIMIT // 2 or records >= 2**31 - 1 or len(parts) >> OBJECT_BITS:
             raise UsageError(
                 f"a batch of {records:,} records in {len(parts):,} objects for topic {topic!r} is too large to be committed "
                 "with one entry: write smaller ones (maxOffsetsPerTrigger), or larger objects"
@@ -291,7 +291,7 @@ class _BatchAppender(Appender):
         def is_there() -> bool:
             journal.catch_up(whole=False)
             landed = landed_rows(batch, self._rows, number, progress_of(journal.head.producers, input_id))
-            if landed is not None and landed.places != self._rows.places:
+            if landed is not None and landed.destinations != self._rows.destinations:
                 raise _moved(batch)
             return landed is not None
 
@@ -301,11 +301,11 @@ class _BatchAppender(Appender):
         state = journal.head.producers.get(producer.producer_id)
         same = state is not None and (state.epoch, state.run) == (producer.epoch, producer.run)
         first = state.next_sequence if state is not None and same else 0
-        begin = batch.number << PLACES
-        ends = [begin + n for n in range(1, len(objects))] + [(batch.number + 1) << PLACES]
+        begin = batch.number << OBJECT_BITS
+        ends = [begin + n for n in range(1, len(objects))] + [(batch.number + 1) << OBJECT_BITS]
         starts = [landed_of(journal.head.producers, producer.producer_id, input_id), *ends]
         identity = producer.producer_id, producer.epoch, producer.run
-        digest = f"{self._rows.digest}/{self._rows.places}"
+        digest = f"{self._rows.digest}/{self._rows.destinations}"
         offers = []
         for sequence, (o, start, end) in enumerate(zip(objects, starts, ends, strict=False), first):
             span = InputSpan(input_id, start, end, self._rows.count, digest)
@@ -356,7 +356,7 @@ class _Writer:
     def _stage(self, rows: Iterable[pa.RecordBatch], number: int, turn: int | None, query_id: str = "") -> TaskCommit:
         o = self._options
         with ThreadPoolExecutor(_PACKERS, "pack") as pool:
-            stager = Stager(cluster_at(o.place), o.topic, pool, turn=turn, first=number, object_bytes=o.object_bytes)
+            stager = Stager(cluster_at(o.address), o.topic, pool, turn=turn, first=number, object_bytes=o.object_bytes)
             return TaskCommit(stager.run(rows), query_id)
 
     def abort(self, messages: Messages, batchId: int | None = None) -> None:
@@ -379,7 +379,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
         if o.producer is not None and o.batch_id is not None:
             # Several writes may have one id, each for its own topics: only one without rows is asked about the option's.
             batch = BatchId(o.producer, o.producer, o.batch_id, None if objects else o.topic)
-        commit(cluster_at(o.place), objects, batch)
+        commit(cluster_at(o.address), objects, batch)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -390,7 +390,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
         return self._stage(iterator, number, batch_id, query_id)
 
     def commit(self, messages: Messages, batchId: int) -> None:
-        committed(cluster_at(self._options.place), self._options, messages, batchId)
+        committed(cluster_at(self._options.address), self._options, messages, batchId)
 
 
 def committed(cluster: ClusterHandles, options: WriteOptions, messages: Messages, batch_id: int) -> UploadResult:

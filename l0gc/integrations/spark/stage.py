@@ -179,10 +179,10 @@ class Stager:
         chosen = named
         if keys.null_count < len(keys):
             encoded = keys.dictionary_encode(null_encoding="encode")
-            places = [
+            by_key = [
                 -1 if k is None else partition_of_key(k, topic.partitions) for k in encoded.dictionary.to_pylist()
             ]
-            chosen = np.where(named < 0, np.array(places, np.int64)[encoded.indices.to_numpy()], named)
+            chosen = np.where(named < 0, np.array(by_key, np.int64)[encoded.indices.to_numpy()], named)
         dealt = np.flatnonzero(chosen < 0)
         if not len(dealt):
             return chosen
@@ -257,8 +257,8 @@ def digest_of(
     if headers is not None:
         counts, header_keys, header_values = headers_of(headers)
         ends = np.cumsum(counts)
-        places = np.arange(len(header_keys)) - np.repeat(ends - counts, counts)
-        each = _mixed(_hashes(places.astype(np.uint64), header_keys.cast(pa.binary()), header_values))
+        ordinals = np.arange(len(header_keys)) - np.repeat(ends - counts, counts)
+        each = _mixed(_hashes(ordinals.astype(np.uint64), header_keys.cast(pa.binary()), header_values))
         hashes = np.where(counts > 0, _mixed(hashes) + sums_of(each, counts), hashes)
     return int(_mixed(hashes).sum(dtype=np.uint64))
 

@@ -66,8 +66,8 @@ MAX_PINS: Final = 1_000
 """The most pins: each keeps one offset per journal in the controller's state."""
 
 
-class LogPlace(NamedTuple):
-    """The place where an entry lands: its offset, the epoch that it begins, and the log's time then."""
+class EntryStamp(NamedTuple):
+    """What an entry's place in the log determines: its offset, the epoch that it begins, and the log's time then."""
 
     offset: int
     epoch: int
@@ -90,7 +90,7 @@ class Bootstrap(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     def check(self, state: ControllerState) -> None:
         check_cluster_settings(self.cluster_id, self.shards, self.key_template, self.journals)
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         state.cluster_id, state.shards, state.key_template = self.cluster_id, self.shards, self.key_template
         state.external_log, state.journals = self.external_log, self.journals
 
@@ -122,9 +122,9 @@ class CreateTopic(msgspec.Struct, frozen=True, array_like=True, tag="c"):
                 f"{state.journals}, and each of them takes one partition or more"
             )
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         settings = self.retention_ms, self.retention_bytes, self.value_schema
-        journals = state.place(self.journals)
+        journals = state.least_used_journals(self.journals)
         schema_epoch = 0 if self.value_schema is None else at.epoch
         state.topics[self.name] = Topic(
             self.name, at.epoch, self.partitions, journals, self.topic_id, *settings, schema_epoch
@@ -144,7 +144,7 @@ class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
         check_retention(self.retention_ms, self.retention_bytes)
         check_next_schema(state.topic(self.name, self.revision).value_schema, self.value_schema)
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         topic = state.topics[self.name]
         schema = self.value_schema or topic.value_schema
         state.topics[self.name] = msgspec.structs.replace(
@@ -165,7 +165,7 @@ class AlterDefaults(msgspec.Struct, frozen=True, array_like=True, tag="r"):
     def check(self, state: ControllerState) -> None:
         check_retention(self.retention_ms, self.retention_bytes)
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         state.retention_ms, state.retention_bytes = self.retention_ms, self.retention_bytes
 
 
@@ -178,7 +178,7 @@ class DeleteTopic(msgspec.Struct, frozen=True, array_like=True, tag="d"):
     def check(self, state: ControllerState) -> None:
         state.topic(self.name, self.revision)
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         state.deleted.append(DeletedTopic(state.topics.pop(self.name), at.epoch))
 
 
@@ -192,7 +192,7 @@ class ForgetTopics(msgspec.Struct, frozen=True, array_like=True, tag="f"):
         if not self.revisions or len(set(self.revisions)) != len(self.revisions) or not deleted >= set(self.revisions):
             raise UsageError(f"the topics with revisions {self.revisions[:5]} were not deleted, or are named twice")
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         state.deleted = [d for d in state.deleted if d.topic.revision not in self.revisions]
 
 
@@ -215,7 +215,7 @@ class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
                 f"{HIGHEST_JUMP}"
             )
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         if self.to >= 0:
             state.epoch, state.jump = self.to, Jump(at.offset, self.to)
         state.last_tick = LastTick(self.expected, self.caller)
@@ -252,7 +252,7 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
         taken = any(p.producer_id == self.producer_id for p in state.producers.values())
         return not taken and (self.epoch, self.last_epoch) == (0, -1)
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         producer = state.producers.pop(self.name, None)  # so that it is the last one again
         last_run = producer.run if producer is not None and self.last_epoch >= 0 else ""
         state.producers[self.name] = Producer(
@@ -290,7 +290,7 @@ class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
         if len(state.pins) >= MAX_PINS:
             raise UsageError(f"{MAX_PINS:,} pins exist, which is the limit: delete some with l0gc pin delete")
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         times = at.now_ms, at.now_ms + self.ttl_ms
         state.pins[self.name] = Pin(self.name, at.epoch, at.offset, *times, self.level_one, self.why, topic=self.topic)
 
@@ -312,7 +312,7 @@ class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
             raise UsageError(f"pin {self.name!r} has already taken effect")
         check_pin_effect(state, msgspec.structs.replace(pin, watermark=self.watermark, ends=self.ends))
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         state.pins[self.name] = msgspec.structs.replace(state.pins[self.name], watermark=self.watermark, ends=self.ends)
 
 
@@ -332,7 +332,7 @@ class RenewPin(msgspec.Struct, frozen=True, array_like=True, tag="k"):
         if not state.pin(self.name, self.revision).in_effect:
             raise UsageError(f"pin {self.name!r} has not taken effect, so it cannot be renewed")
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         pin = state.pins[self.name]
         end_ms = min(max(pin.end_ms, at.now_ms + self.ttl_ms), pin.created_ms + MAX_PIN_MS)
         state.pins[self.name] = msgspec.structs.replace(pin, end_ms=end_ms)
@@ -347,7 +347,7 @@ class DeletePin(msgspec.Struct, frozen=True, array_like=True, tag="u"):
     def check(self, state: ControllerState) -> None:
         state.pin(self.name, self.revision)
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         del state.pins[self.name]
 
 
@@ -370,7 +370,7 @@ class CreateTable(msgspec.Struct, frozen=True, array_like=True, tag="i"):
             if (table.catalog, table.table) == (self.catalog, self.table):
                 raise UsageError(f"{has}; give the table of {self.topic!r} another name with --table NAMESPACE.NAME")
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         state.tables[self.topic] = TopicTable(self.topic, self.revision, self.catalog, self.table, self.location)
 
 
@@ -384,7 +384,7 @@ class DropTable(msgspec.Struct, frozen=True, array_like=True, tag="j"):
         if (table := state.table(self.topic)).revision != self.revision:
             raise UsageError(f"the table of topic {self.topic!r} is of revision {table.revision}, not {self.revision}")
 
-    def take(self, state: ControllerState, at: LogPlace) -> None:
+    def take(self, state: ControllerState, at: EntryStamp) -> None:
         del state.tables[self.topic]
 
 
@@ -445,7 +445,7 @@ class ControllerMachine:
             raise
         except L0gcError as why:
             raise CorruptObjectError(f"controller log entry {entry.offset} is wrong: {why}") from why
-        at = LogPlace(entry.offset, state.epoch_at(entry.offset), max(state.time_ms, entry.time_ms))
+        at = EntryStamp(entry.offset, state.epoch_at(entry.offset), max(state.time_ms, entry.time_ms))
         state.epoch, state.time_ms, state.last_tick = at.epoch, at.now_ms, None
         e.take(state, at)
         _note_time(state)

@@ -395,7 +395,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         epoch = self.epoch_before(now_ms - CLOSED_AFTER_MS)
         return [d.topic for d in self.deleted if d.deleted_epoch <= epoch]
 
-    def place(self, journals: int) -> tuple[int, ...]:
+    def least_used_journals(self, journals: int) -> tuple[int, ...]:
         """Return the `journals` journals that have the fewest partitions; among equals, the lowest numbers."""
         partitions_of: Counter[int] = Counter()
         for topic in self.topics.values():

@@ -244,7 +244,7 @@ def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> li
 def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[bytes]:
     """Return the bytes of each block of an object, as the log records it. A block that differs is read again.
 
-    Every reader uses it, and whatever writes a block's bytes to another place. A block that differs at each reading is
+    Every reader uses it, and whatever writes a block's bytes elsewhere. A block that differs at each reading is
     returned as it was read last: `check_block` and `decode_block` refuse it.
 
     Raises as `fetch`.

@@ -50,7 +50,7 @@ class Record(msgspec.Struct, frozen=True):
         headers: pairs of a key and a value, in order; a key may be there several times.
         create_time_ms: the time that its writer gave it; nothing is decided by it.
         partition: where it is, or is to go; -1 to have its key decide, or its turn.
-        offset: its place in the partition, here or in the system that it comes from. An upload trusts the create time of a
+        offset: its offset in the partition, here or in the system that it comes from. An upload trusts the create time of a
             record with an offset, and otherwise ignores it and the next field.
         timestamp_ms: the log's time at which it landed, in milliseconds since 1970.
     """

@@ -47,7 +47,7 @@ MAX_TRIES: Final = 50
 process of the same producer was first.
 """
 
-_Place = tuple[int, str]
+_Destination = tuple[int, str]
 """A journal, and a topic with partitions in it."""
 
 
@@ -146,7 +146,7 @@ class Landing:
             ProtocolError: they were refused too often.
             L0gcError: whatever else a journal refused them for, see `JournalHandle.append`. What landed is in `result`.
         """
-        left, refused = list(objects), dict[_Place, L0gcError]()
+        left, refused = list(objects), dict[_Destination, L0gcError]()
         self.result.objects += [o.object for o in left]
         for _ in range(MAX_TRIES):
             self._stamp_anew(left, refused)
@@ -160,31 +160,31 @@ class Landing:
             f"anew: {error}"
         ) from error
 
-    def _offer(self, objects: Sequence[WrittenObject]) -> dict[_Place, L0gcError]:
+    def _offer(self, objects: Sequence[WrittenObject]) -> dict[_Destination, L0gcError]:
         """Offer each journal what it has not accepted; return why journals refused what is to be offered again.
 
         Notes the placeholders that landed, even if another journal failed.
         """
-        places: dict[int, dict[str, list[WrittenObject]]] = {}
+        offered: dict[int, dict[str, list[WrittenObject]]] = {}
         for o in objects:
             for journal in o.left:
-                places.setdefault(journal, {}).setdefault(o.topic, []).append(o)
-        outcomes: dict[_Place, AppendResult | None] = {}
+                offered.setdefault(journal, {}).setdefault(o.topic, []).append(o)
+        outcomes: dict[_Destination, AppendResult | None] = {}
 
         def offer(journal: int) -> None:
-            for topic, mine in places[journal].items():  # one after another, since they may belong to one producer
-                outcomes[journal, topic] = self._appender.append(self._cluster.journal(journal), mine)
+            for topic, parts in offered[journal].items():  # one after another, since they may belong to one producer
+                outcomes[journal, topic] = self._appender.append(self._cluster.journal(journal), parts)
 
         try:
-            self._cluster.parallel.map(offer, sorted(places))
+            self._cluster.parallel.map(offer, sorted(offered))
         finally:
             for (journal, topic), outcome in sorted(outcomes.items()):
-                self._note(journal, places[journal][topic], outcome)
-        refused: dict[_Place, L0gcError] = {}
+                self._note(journal, offered[journal][topic], outcome)
+        refused: dict[_Destination, L0gcError] = {}
         for (journal, topic), outcome in sorted(outcomes.items()):
             error = None if outcome is None else outcome.error
             if isinstance(error, PartitionClosedError):
-                revision = places[journal][topic][0].left[journal].extents.revision
+                revision = offered[journal][topic][0].left[journal].extents.revision
                 raise PartitionClosedError(
                     f"topic {topic!r} (revision {revision}) was deleted while records were written into it"
                 )
@@ -206,7 +206,7 @@ class Landing:
             result.placeholders.add(o.topic, placeholder, landed.bases)
             self.progress(part.records, part.bytes)
 
-    def _stamp_anew(self, objects: Sequence[WrittenObject], refused: Mapping[_Place, L0gcError]) -> None:
+    def _stamp_anew(self, objects: Sequence[WrittenObject], refused: Mapping[_Destination, L0gcError]) -> None:
         """Write stale objects again; if all objects of a topic need one epoch, also those older than others."""
         epochs = [o.object.epoch for o in objects]
         stale = {j: e.window[0] for (j, _), e in refused.items() if isinstance(e, StaleClusterEpochError)}
@@ -235,7 +235,7 @@ class Landing:
         self.result.retries += len(late)
 
     def _read_back(self, o: WrittenObject) -> tuple[bytes, dict[int, PackedPart]]:
-        """Return the content of the parts that have not landed, one after another, and these parts with their new places.
+        """Return the content of the parts that have not landed, one after another, and these parts with their new extents.
 
         Each block is checked: what is written anew becomes the only copy, since the object that was staged is swept.
 

@@ -56,16 +56,16 @@ class PlacedRecords(NamedTuple):
     headers: Sequence[Headers] | None = None
     more: Rows | None = None
 
-    def at(self, places: Rows) -> PlacedRecords:
-        """Return the records at some places."""
-        at: list[int] = places.tolist()
+    def at(self, indices: Rows) -> PlacedRecords:
+        """Return some of the records, by their indices."""
+        at: list[int] = indices.tolist()
         return PlacedRecords(
-            self.partitions[places],
+            self.partitions[indices],
             [*map(self.keys.__getitem__, at)],
             None,
-            None if self.times is None else self.times[places],
+            None if self.times is None else self.times[indices],
             None if self.headers is None else [*map(self.headers.__getitem__, at)],
-            None if self.more is None else self.more[places],
+            None if self.more is None else self.more[indices],
         )
 
 
@@ -124,7 +124,7 @@ def by_field(field: str, partitions: int) -> Partitioner:
     as_text, as_json = _decoder(field, str | None), _decoder(field, msgspec.Raw)
 
     def start(name: str) -> Callable[[Sequence[bytes]], PlacedRecords]:
-        of_texts, of_values = _Places(partitions, _key_of_text), _Places(partitions, _key_of_json)
+        of_texts, of_values = _PlacedKeys(partitions, _key_of_text), _PlacedKeys(partitions, _key_of_json)
         texts, number = True, 0
 
         def place(records: Sequence[bytes]) -> PlacedRecords:
@@ -278,7 +278,7 @@ def _decoder(field: str, kind: Any) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(shape)
 
 
-class _Places(dict[Any, tuple[int, bytes]]):
+class _PlacedKeys(dict[Any, tuple[int, bytes]]):
     """The partition and the key of each value of the field seen so far, up to a limit."""
 
     def __init__(self, partitions: int, key_of: Callable[[Any], bytes]) -> None:

@@ -247,5 +247,5 @@ def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partitio
             in_milliseconds(time, "ms" if exact else None)
         except ValueError as e:
             raise UsageError(f"{which} has a create time that cannot be stored: {e}") from e
-    place = NO_PARTITION if partition is None else checked_value("partition", partition, int)
-    return value, key, pairs, time, place
+    number = NO_PARTITION if partition is None else checked_value("partition", partition, int)
+    return value, key, pairs, time, number

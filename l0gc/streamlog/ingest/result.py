@@ -28,7 +28,7 @@ class L0Object(msgspec.Struct, frozen=True):
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """The place of records. The offsets are None if the records were already in L1 before they could be read."""
+    """Where records landed. The offsets are None if the records were already in L1 before they could be read."""
 
     topic: str
     partition: int

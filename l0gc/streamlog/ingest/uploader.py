@@ -92,8 +92,8 @@ def open_upload(
     if options.timestamp_field is not None:
         spread = with_times(spread, options.timestamp_field, options.timestamp_unit)
     # A journal keeps an input's progress for all of its topics: the same file in another topic is another input.
-    place = f"{target.topic_id} {spread.describe}" if producer is not None else None
-    inputs = open_inputs(sources, place, stack, options.format, options.timestamp_unit, target.value_schema)
+    how_spread = f"{target.topic_id} {spread.describe}" if producer is not None else None
+    inputs = open_inputs(sources, how_spread, stack, options.format, options.timestamp_unit, target.value_schema)
     run = None
     if producer is not None:
         run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.runs()])
@@ -147,8 +147,8 @@ class Uploader:
         runs = topic.runs()
         self._runs = JournalRuns([r.first + r.count for r in runs])
         self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
-        self._raw = _places(_RAW)
-        self._packed = _places(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
+        self._raw = _slots(_RAW)
+        self._packed = _slots(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
         self._queue: deque[Future[WrittenObject]] = deque()
         self._pending: list[Future[None]] = []
         self._error: BaseException | None = None
@@ -271,12 +271,12 @@ class Uploader:
                 self._packed.put(None)
 
 
-def _places(count: int) -> SimpleQueue[None]:
-    """Return a queue of free places: `get` takes one, `put` returns it.
+def _slots(count: int) -> SimpleQueue[None]:
+    """Return a queue of free slots: `get` takes one, `put` returns it.
 
     An interrupted semaphore may stay locked (hazard 29).
     """
-    places: SimpleQueue[None] = SimpleQueue()
+    slots: SimpleQueue[None] = SimpleQueue()
     for _ in range(count):
-        places.put(None)
-    return places
+        slots.put(None)
+    return slots

@@ -36,9 +36,9 @@ from l0gc.streamlog.journal.rows import (
     ascending,
     check_rows,
     in_order,
+    indices_in,
     pack,
     pack_columns,
-    places,
     ranges_of,
     unpack,
     unpack_columns,
@@ -74,7 +74,7 @@ class _Topic(msgspec.Struct, array_like=True):
 
 
 class _Rows(msgspec.Struct, array_like=True):
-    """The L1 rows of the topic at the same place among the topics."""
+    """The L1 rows of the topic at the same index among the topics."""
 
     l1: bytes
 
@@ -228,7 +228,7 @@ def _check_l1(
     ranges = ranges_of(l1)
     if shared:
         ranges = ranges_of(in_order(np.concatenate([ranges, *(o.ranges() for o in shared)])))
-    at, is_kept = places(partitions, ranges["partition"])
+    at, is_kept = indices_in(partitions, ranges["partition"])
     kept = reconciled >= log_start  # the other partitions have nothing left in L1
     whole = is_kept.all() and len(ranges) == kept.sum() and ascending(ranges["partition"]) and kept[at].all()
     if not whole or (ranges["base"] > log_start[at]).any() or (ranges["last"] != reconciled[at]).any():
@@ -261,7 +261,7 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
     if len(extents):
         inside = np.ones(len(extents) - 1, bool)
         inside[ends[:-1] - 1] = False  # the next row is another object's
-        at, is_kept = places(partitions, extents["partition"])
+        at, is_kept = indices_in(partitions, extents["partition"])
         if (
             not is_kept.all()
             or ((extents["partition"][1:] <= extents["partition"][:-1]) & inside).any()

@@ -35,10 +35,10 @@ from l0gc.streamlog.journal.rows import (
     distinct,
     dropped_rows,
     identities,
-    places,
+    indices_in,
     position,
 )
-from l0gc.streamlog.journal.shared import SharedObject, places_of, with_added, without
+from l0gc.streamlog.journal.shared import SharedObject, named_rows_of, with_added, without
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 
@@ -73,7 +73,7 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
     for t in edit.topics:
         topic, change = state.topics[t.revision], t.change
         gone, shared, ended = _leaving(topic, edit.kind, change)
-        at, _ = places(topic.partitions, change.partitions)
+        at, _ = indices_in(topic.partitions, change.partitions)
         if edit.kind == EXPIRE:
             starts = change.starts["offset"]
             topic.reconciled[at] = topic.reconciled_after(change.partitions, starts)
@@ -115,12 +115,12 @@ def _leaving(
     """
     gone = change.removed
     if kind == DRAIN:
-        rows = places_of(topic.shared, change.partitions)
+        rows = named_rows_of(topic.shared, change.partitions)
         rows = rows[_holders(change.added, rows) >= 0]
     elif kind == EXPIRE:
         starts = change.starts["offset"]
         gone = topic.l1_list.below(change.partitions, starts)
-        rows = places_of(topic.shared, change.partitions)
+        rows = named_rows_of(topic.shared, change.partitions)
         rows = rows[rows["last"] < starts[np.searchsorted(change.partitions, rows["partition"])]]
     else:
         return gone, topic.shared, ()
@@ -129,7 +129,7 @@ def _leaving(
 
 def _holders(added: Rows, rows: Rows) -> Rows:
     """Return for each row of a shared object which of the added L1 objects holds all of its records; -1 if none does."""
-    at, is_added = places(added["partition"], rows["partition"])  # the first one of the partition
+    at, is_added = indices_in(added["partition"], rows["partition"])  # the first one of the partition
     several = distinct(added["partition"][1:][added["partition"][1:] == added["partition"][:-1]])
     if len(several):
         is_of_several = np.isin(rows["partition"], several)
@@ -170,7 +170,7 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
         if not topic.lacks_l1:
             mark(change.removed["partition"][~topic.l1_list.has(change.removed)], MOVED_ON)
     elif kind == DRAIN:
-        rows = places_of(topic.shared, partitions)
+        rows = named_rows_of(topic.shared, partitions)
         holders = _holders(added, rows)
         inside = holders >= 0
         covered = np.bincount(holders[inside], (rows["last"] + 1 - rows["base"])[inside], len(added))

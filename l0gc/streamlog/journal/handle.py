@@ -69,7 +69,7 @@ _OBJECT_BYTES: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class LandedObject:
-    """The place where an object landed. `bases` has the first offset of each of its extents; None if they are in L1
+    """Where an object landed. `bases` has the first offset of each of its extents; None if they are in L1
     already, or the journal cannot be read.
     """
 

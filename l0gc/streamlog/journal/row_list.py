@@ -17,10 +17,10 @@ from l0gc.streamlog.journal.rows import (
     distinct,
     identities,
     in_order,
+    indices_in,
     is_hole,
     lost_records,
     of_partition,
-    places,
     position,
     ranks,
     the_same,
@@ -111,7 +111,7 @@ class RowList:
             if lower < upper:
                 if (piece_ids := self._named[number]) is None:
                     self._named[number] = piece_ids = np.sort(identities(piece))
-                named[lower:upper] |= places(piece_ids, ids[lower:upper])[1]
+                named[lower:upper] |= indices_in(piece_ids, ids[lower:upper])[1]
         return named
 
     def below(self, partitions: Rows, starts: Rows) -> Rows:
@@ -159,7 +159,7 @@ class RowList:
         return changed
 
     def _touched(self, partitions: Rows, offsets: Rows) -> list[tuple[int, slice]]:
-        """Return the pieces in which these places are, each with the numbers of its places."""
+        """Return the pieces in which these offsets are, each with the indices of its offsets."""
         if not self._pieces:
             return []
         at = np.maximum(ranks(self._firsts, partitions, offsets), 0)

@@ -115,9 +115,9 @@ def _begins(ordered: Rows) -> Rows:
     return first
 
 
-def places(values: Rows, searched: Rows) -> tuple[Rows, Rows]:
-    """Return the place of each wanted number among ascending values, and whether it is there; if not, the place is
-    arbitrary.
+def indices_in(values: Rows, searched: Rows) -> tuple[Rows, Rows]:
+    """Return the index of each searched number among ascending values, and whether it is there; if not, the index
+    is arbitrary.
     """
     at = np.searchsorted(values, searched)
     at[at == len(values)] = 0

@@ -31,16 +31,16 @@ from l0gc.streamlog.journal.rows import (
     RANGE,
     Rows,
     ascending,
+    indices_in,
     pack,
     pack_columns,
-    places,
     unpack,
     unpack_columns,
 )
 
 SHARED_ROW: Final = np.dtype([("partition", "<i4"), ("records", "<i4"), ("base", "<i8"), ("max_timestamp", "<i8")])
 """The records of a partition in a shared L1 object: the first one's offset, and the newest of their timestamps."""
-PLACE: Final = np.dtype([("partition", "<i4"), ("base", "<i8"), ("last", "<i8"), ("object", "<i4"), ("row", "<i4")])
+NAMED_ROW: Final = np.dtype([("partition", "<i4"), ("base", "<i8"), ("last", "<i8"), ("object", "<i4"), ("row", "<i4")])
 """A row that is named, and where it is: the number of its object, and of the row in it."""
 UNLANDED, NAMED, LEFT = 0, 1, 2
 """The states of a row: it has never landed, the partition's list has it, or it was drained or has expired."""
@@ -187,23 +187,23 @@ def unpack_shared(p: PackedShared) -> SharedObject:
 # -- the layer of a topic ---------------------------------------------------------------------------------------------------
 
 
-def places_of(objects: Sequence[SharedObject], partitions: Rows) -> Rows:
-    """Return the named rows of some partitions, given in ascending order, as rows of `PLACE`: object by object."""
-    parts = [np.empty(0, PLACE)]
+def named_rows_of(objects: Sequence[SharedObject], partitions: Rows) -> Rows:
+    """Return the named rows of some partitions, given in ascending order, as rows of `NAMED_ROW`: object by object."""
+    parts = [np.empty(0, NAMED_ROW)]
     for number, o in enumerate(objects):
         if not len(partitions) or o.rows["partition"][0] > partitions[-1] or o.rows["partition"][-1] < partitions[0]:
             continue
-        mine = np.flatnonzero(places(partitions, o.rows["partition"])[1] & o.is_named)
-        row_places = np.empty(len(mine), PLACE)
-        row_places["partition"], row_places["base"] = o.rows["partition"][mine], o.rows["base"][mine]
-        row_places["last"] = row_places["base"] + o.rows["records"][mine] - 1
-        row_places["object"], row_places["row"] = number, mine
-        parts.append(row_places)
+        mine = np.flatnonzero(indices_in(partitions, o.rows["partition"])[1] & o.is_named)
+        named = np.empty(len(mine), NAMED_ROW)
+        named["partition"], named["base"] = o.rows["partition"][mine], o.rows["base"][mine]
+        named["last"] = named["base"] + o.rows["records"][mine] - 1
+        named["object"], named["row"] = number, mine
+        parts.append(named)
     return np.concatenate(parts)
 
 
 def without(objects: Sequence[SharedObject], gone: Rows) -> tuple[tuple[SharedObject, ...], list[SharedObject]]:
-    """Return the objects without some rows, given as rows of `PLACE` by object; and those that nothing names any more."""
+    """Return the objects without some rows, given as rows of `NAMED_ROW` by object; and those that nothing names now."""
     kept, dropped = list[SharedObject](), list[SharedObject]()
     begins = np.searchsorted(gone["object"], np.arange(len(objects) + 1)).tolist()
     for number, o in enumerate(objects):

@@ -24,7 +24,7 @@ from l0gc.epoch import prev
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.entries import Purged
 from l0gc.streamlog.journal.producers import ProducerState
-from l0gc.streamlog.journal.rows import NAME, NO_DROPPED, NO_NUMBERS, Rows, places, unpack
+from l0gc.streamlog.journal.rows import NAME, NO_DROPPED, NO_NUMBERS, Rows, indices_in, unpack
 from l0gc.streamlog.journal.shared import UNLANDED, SharedObject
 from l0gc.streamlog.journal.topic import TopicState
 
@@ -151,7 +151,7 @@ class JournalState:
 def purged_rows(state: JournalState, e: Purged) -> Rows:
     """Return which of the dropped objects the entry purges. Raises `UsageError` if its names cannot be read."""
     names = np.sort(_sortable(unpack(e.names, NAME)))
-    return places(names, _sortable(state.dropped["name"]))[1]
+    return indices_in(names, _sortable(state.dropped["name"]))[1]
 
 
 def _sortable(names: Rows) -> Rows:

@@ -24,8 +24,8 @@ from l0gc.streamlog.journal.rows import (
     Rows,
     distinct,
     in_order,
+    indices_in,
     name_text,
-    places,
     unpack,
 )
 from l0gc.streamlog.journal.shared import SharedObject
@@ -37,7 +37,7 @@ _NO_OFFSETS: Final = np.empty(0, np.int64)
 
 
 class Block(NamedTuple):
-    """The place of a block in its L0 object, its CRC32C, and its unpacked size.
+    """Where a block is in its L0 object, its CRC32C, and its unpacked size.
 
     `time_ms` is the log's time at which its records landed: their timestamp; `STAMPED` in a shared L1 object, whose blocks
     hold the timestamp and the epoch of each record.
@@ -318,7 +318,7 @@ class TopicState:
         """Return, for a few partitions in order, the unreconciled object with the lowest epoch."""
         oldest: dict[int, UnreconciledObject] = {}
         for o in self.objects:
-            for partition in partitions[places(o.extents["partition"], partitions)[1]].tolist():
+            for partition in partitions[indices_in(o.extents["partition"], partitions)[1]].tolist():
                 lowest = oldest.get(partition)
                 if lowest is None or (o.epoch, o.log_offset) < (lowest.epoch, lowest.log_offset):
                     oldest[partition] = o
@@ -359,7 +359,7 @@ class TopicState:
     def values(self, column: Rows, partitions: Rows, otherwise: int) -> Rows:
         if not len(self.partitions):
             return np.full(len(partitions), otherwise, np.int64)
-        at, is_there = places(self.partitions, partitions)
+        at, is_there = indices_in(self.partitions, partitions)
         values: Rows = np.where(is_there, column[at], otherwise)
         return values
 
@@ -376,7 +376,7 @@ class TopicState:
         """Return whether an extent ends where each range of `ranges` does."""
         ends = np.zeros(len(ranges), bool)
         for o in self.objects:
-            at, is_there = places(ranges["partition"], o.extents["partition"])
+            at, is_there = indices_in(ranges["partition"], o.extents["partition"])
             lasts = o.extents["base"] + o.extents["records"] - 1
             ends[at[is_there & (lasts == ranges["last"][at])]] = True
         return ends
@@ -390,6 +390,6 @@ def l1_file(row: Any) -> L1File:
 
 def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:
     """Return which of the extents end at or before the record in `lasts` of their partition, if it is among these."""
-    at, is_there = places(partitions, extents["partition"])
+    at, is_there = indices_in(partitions, extents["partition"])
     ended: Rows = is_there & (extents["base"] + extents["records"] - 1 <= lasts[at])
     return ended

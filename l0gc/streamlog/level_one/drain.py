@@ -23,7 +23,7 @@ from l0gc.storage.workers import LocalWorkers, Workers
 from l0gc.streamlog.cluster import ClusterHandles, committing
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.journal.entries import DRAIN
-from l0gc.streamlog.journal.rows import Rows, distinct, in_order, places
+from l0gc.streamlog.journal.rows import Rows, distinct, in_order, indices_in
 from l0gc.streamlog.journal.topic import UnreconciledObject
 from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.merge_plan import Drain, drains_of
@@ -121,7 +121,7 @@ class DrainLift(Lift):
             try:
                 for _, o in _objects(cluster, takes[read.journal]):
                     if o.key == read.object.key:
-                        left = extents[places(o.extents["partition"], extents["partition"])[1]]
+                        left = extents[indices_in(o.extents["partition"], extents["partition"])[1]]
                         return read._replace(object=replace(o, extents=left)) if len(left) else None
             except CorruptObjectError:
                 return read

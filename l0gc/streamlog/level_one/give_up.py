@@ -43,7 +43,7 @@ from l0gc.streamlog.controller.state import Topic, by_journal
 from l0gc.streamlog.ingest.extents import decode_block
 from l0gc.streamlog.journal.entries import GIVE_UP
 from l0gc.streamlog.journal.handle import LandedEdit
-from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, name_bytes, places
+from l0gc.streamlog.journal.rows import L1_ROW, MAX_OFFSET, Rows, indices_in, name_bytes
 from l0gc.streamlog.journal.topic import Extent, Hole, TopicState, l1_file
 from l0gc.streamlog.level_one.edit import Editor
 from l0gc.streamlog.level_one.parquet import (
@@ -239,7 +239,7 @@ def _of_topic(state: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost
     partitions = np.unique(np.concatenate(mine))
     extents: dict[int, list[Extent]] = {p: [] for p in partitions.tolist()}
     for o in state.objects:
-        for row in o.extents[places(partitions, o.extents["partition"])[1]]:
+        for row in o.extents[indices_in(partitions, o.extents["partition"])[1]]:
             extents[int(row["partition"])].append(o.extent(row))
     for partition, of_partition in extents.items():
         ends = [n for n, e in enumerate(of_partition) if e.key in keys]
@@ -300,7 +300,7 @@ def _blocks(cluster: ClusterHandles, lost: Sequence[_Lost], force_readable: bool
                         "--force-readable"
                     )
                 read.setdefault((key, block.start), []).append(block)
-    return {place: _most_often(copies) for place, copies in read.items()}
+    return {block: _most_often(copies) for block, copies in read.items()}
 
 
 def _most_often(read: Sequence[Remains]) -> Remains:
@@ -347,17 +347,17 @@ def _write(
         first, last = one.extents[0].base_offset, one.extents[-1].last_offset
         key = level_one(p, epoch, first, last, name)
         of_hole, remains = list[LostBlock](), list[bytes]()
-        for place in dict.fromkeys((e.key, e.block.start) for e in one.extents):
-            if place in kept:
-                of_hole.append(kept[place])
+        for source in dict.fromkeys((e.key, e.block.start) for e in one.extents):
+            if source in kept:
+                of_hole.append(kept[source])
                 continue
-            read = blocks[place]
+            read = blocks[source]
             at = len(_MAGIC) + sum(map(len, remains))
             block = LostBlock(read.key, read.start, read.why, at, len(read.content), crc32c(read.content))
             of_hole.append(block)
             if read.content:
                 remains.append(read.content)
-                kept[place] = msgspec.structs.replace(block, content_in=key)
+                kept[source] = msgspec.structs.replace(block, content_in=key)
         times = [e.block.time_ms for e in one.extents]
         record = GiveUpRecord(by, at_ms, one.topic.name, p.revision, one.partition, first, last, of_hole, min(times))
         body = hole_body(key, record, remains)

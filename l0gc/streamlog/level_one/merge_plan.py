@@ -30,7 +30,7 @@ import numpy as np
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.state import UNLIMITED, Retention
-from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, identities, in_order, is_hole, places
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, identities, in_order, indices_in, is_hole
 from l0gc.streamlog.journal.topic import TopicState
 
 TARGET_BYTES: Final = 128 << 20
@@ -195,7 +195,7 @@ def without_merged(rows: Rows, merges: Sequence[MergeGroup]) -> Rows:
     """Return the objects that no merge replaces, the oldest first."""
     if merges:
         merged = np.sort(np.concatenate([identities(m.sources) for m in merges]))
-        rows = rows[~places(merged, identities(rows))[1]]
+        rows = rows[~indices_in(merged, identities(rows))[1]]
     return rows[np.argsort(rows["epoch"], kind="stable")]
 
 

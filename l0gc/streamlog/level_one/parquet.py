@@ -380,7 +380,7 @@ def read_l1(
 
 def decode_fetched(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> list[tuple[int, pa.RecordBatch]]:
     """Return the records of a chunk that was fetched, as `decode` yields them. A damaged chunk is fetched again
-    (hazard 34): whatever writes these records to another place becomes their only copy.
+    (hazard 34): whatever writes these records elsewhere becomes their only copy.
     """
     fetched = [chunk]
 

@@ -22,7 +22,7 @@ from l0gc.errors import CorruptObjectError
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import ControllerState, Topic, by_journal
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, places
+from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, distinct, indices_in
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.watermark.publication import refuse_if_set_back
@@ -44,7 +44,7 @@ NOT_TOGETHER: Final[Mapping[int, int]] = {}
 _SMALL_BYTES: Final = 256 << 10
 """Partitions with less L0 than this in a round, on average, are small."""
 _CUTS: Final = 16
-"""At how many places a round may be cut within one journal."""
+"""At how many points a round may be cut within one journal."""
 _SPREAD: Final = 0x9E3779B1
 """Mixes a revision (Knuth's multiplicative hash), so that topics of one partition each go to different writers."""
 _LOOK_AT: Final = 8
@@ -358,7 +358,7 @@ def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None
     extents = read.object.extents
     for o in topic.objects:
         if (o.key, o.start) == (read.object.key, read.object.start):
-            at, is_there = places(extents["partition"], o.extents["partition"])
+            at, is_there = indices_in(extents["partition"], o.extents["partition"])
             same = is_there & (extents["base"][at] == o.extents["base"])
             return read._replace(object=replace(o, extents=o.extents[same])) if same.any() else None
     return None

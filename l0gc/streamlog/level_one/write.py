@@ -463,7 +463,7 @@ class _BatchStore:
         self._directory, self._room = directory, limit
         self._batches: list[pa.RecordBatch] = []
         self.widths: list[float] = []
-        self._on_disk: list[tuple[str, int]] = []  # the file of each batch after those in memory, and its place there
+        self._on_disk: list[tuple[str, int]] = []  # the file of each batch after those in memory, and its index there
         self._writers: dict[str, pa.RecordBatchFileWriter] = {}
         self._counts: Counter[str] = Counter()
         self._stack = ExitStack()

@@ -56,7 +56,7 @@ class Fitted(NamedTuple):
 
 
 _Where = tuple[Any, str]
-"""The place of a value: the place of what contains it, and the rest of its path."""
+"""The path of a value: the path of what contains it, and the rest."""
 _Misfits = list[tuple[_Where, str]]
 _Reader = Callable[[bytes, _Where, _Misfits], Any]
 """Returns the value of a JSON text in its column's type. Raises `Misfit`, or adds those of what it contains."""

@@ -247,10 +247,10 @@ def test_a_spark_worker_resolves_the_bucket_once_per_environment(
     for _ in range(3):
         source = data_source(topic="events")
         source.schema()
-        assert source.reader(SCHEMA)._options.place.config.endpoint_url == "http://127.0.0.1:1"
+        assert source.reader(SCHEMA)._options.address.config.endpoint_url == "http://127.0.0.1:1"
     assert asked.call_count == 1
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2")
-    assert data_source(topic="events").reader(SCHEMA)._options.place.config.endpoint_url == "http://127.0.0.1:2"
+    assert data_source(topic="events").reader(SCHEMA)._options.address.config.endpoint_url == "http://127.0.0.1:2"
 
 
 def test_a_schema_only_worker_freezes_loaded_objects_too(

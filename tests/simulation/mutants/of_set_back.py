@@ -20,7 +20,7 @@ from l0gc.storage.replica import Replica
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.garbage_facts import JournalNames
 from l0gc.streamlog.journal.handle import JournalHandle
-from l0gc.streamlog.journal.rows import places
+from l0gc.streamlog.journal.rows import indices_in
 from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.plan import ObjectRead
@@ -241,7 +241,7 @@ def acceptances_forgotten(self: JournalHandle, epoch: int, times: int) -> bool:
 def needed_at_any_offset(topic: TopicState, read: ObjectRead) -> ObjectRead | None:
     for o in topic.objects:
         if (o.key, o.start) == (read.object.key, read.object.start):
-            there = places(read.object.extents["partition"], o.extents["partition"])[1]
+            there = indices_in(read.object.extents["partition"], o.extents["partition"])[1]
             return read._replace(object=replace(o, extents=o.extents[there]))
     return None
 

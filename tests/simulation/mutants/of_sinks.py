@@ -10,7 +10,7 @@ from unittest import mock
 
 from confluent_kafka import Consumer
 
-from l0gc.integrations.spark.sink import PLACES, BatchId, BatchRows, refuse_other_rows
+from l0gc.integrations.spark.sink import OBJECT_BITS, BatchId, BatchRows, refuse_other_rows
 from l0gc.streamlog.ingest.landing import WrittenObject
 from l0gc.streamlog.ingest.sender import Sender
 from l0gc.streamlog.journal.handle import JournalHandle
@@ -36,7 +36,7 @@ _LANDED = "l0gc.integrations.spark.sink"
     f"{_REPEATED}::test_concurrent_rows_of_another_driver_are_compared_where_they_land",
 )
 def known_by_number(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> BatchRows | None:
-    return rows if progress is not None and progress.landed >> PLACES > batch.number else None
+    return rows if progress is not None and progress.landed >> OBJECT_BITS > batch.number else None
 
 
 @instead(
@@ -48,7 +48,7 @@ def known_by_number(batch: BatchId, rows: BatchRows, journal: int, progress: Inp
     simulated=False,
 )
 def places_ignored(objects: Sequence[WrittenObject]) -> BatchRows:
-    return replace(_of(objects), places="")
+    return replace(_of(objects), destinations="")
 
 
 @mutant(

@@ -23,7 +23,7 @@ _unnamed = commit.unnamed
 
 @instead(
     32,
-    "l0gc/integrations/iceberg/catalog.py::check_place",
+    "l0gc/integrations/iceberg/catalog.py::check_location",
     "a table is synced wherever its catalog says that it lies",
     f"{_TEST}::test_a_table_pointing_at_foreign_metadata_stays_refused",
     simulated=False,

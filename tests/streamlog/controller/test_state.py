@@ -144,7 +144,7 @@ def test_a_checkpoint_with_one_byte_changed_is_read_or_corrupt(at: int, value: i
     for name in state.topics:
         assert sum(run.count for run in state.topic(name).runs()) == state.topic(name).partitions
     state.deleted_of()
-    state.place(1)
+    state.least_used_journals(1)
 
 
 def test_a_copy_does_not_change_with_the_state() -> None:

@@ -102,7 +102,7 @@ def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_no_more_keys_are_remembered_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placement, "_CACHED_KEYS", 3)
-    places = placement._Places(7, str.encode)
+    places = placement._PlacedKeys(7, str.encode)
     for n in range(10):
         assert places[str(n)][1] == b"%d" % n
         assert len(places) <= 3
