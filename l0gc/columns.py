@@ -40,10 +40,10 @@ def cut(sizes: Any, data: pa.Buffer, kind: pa.DataType | None = None) -> pa.Arra
     A negative size stands for null.
     """
     sizes = np.asarray(sizes, np.int32)
-    here = sizes >= 0
+    valid = sizes >= 0
     offsets = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(np.where(here, sizes, 0), out=offsets[1:])
-    return pa.Array.from_buffers(kind or pa.binary(), len(sizes), [bitmap(here), pa.py_buffer(offsets), data])
+    np.cumsum(np.where(valid, sizes, 0), out=offsets[1:])
+    return pa.Array.from_buffers(kind or pa.binary(), len(sizes), [bitmap(valid), pa.py_buffer(offsets), data])
 
 
 def uncut(column: pa.Array) -> tuple[Any, memoryview]:
@@ -65,9 +65,9 @@ def lengths(column: pa.Array) -> Any:
     return sizes.astype(np.int64) if not column.null_count else np.where(is_valid(column), sizes, 0).astype(np.int64)
 
 
-def bitmap(here: Any) -> pa.Buffer | None:
+def bitmap(valid: Any) -> pa.Buffer | None:
     """Return a column's validity bitmap: which values are not null; None if all are present."""
-    return None if here.all() else pa.py_buffer(np.packbits(here, bitorder="little"))
+    return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
 def is_valid(column: pa.Array) -> Any:
@@ -80,10 +80,10 @@ def is_valid(column: pa.Array) -> Any:
     return bits[column.offset : column.offset + len(column)].astype(np.bool_)
 
 
-def valid_only(values: Any, here: Any, kind: pa.DataType) -> pa.Array:
-    """Return a column of 64-bit values of `kind`, with null wherever `here` is false."""
+def valid_only(values: Any, valid: Any, kind: pa.DataType) -> pa.Array:
+    """Return a column of 64-bit values of `kind`, with null wherever `valid` is false."""
     data = pa.py_buffer(np.ascontiguousarray(values, np.int64))
-    return pa.Array.from_buffers(kind, len(values), [bitmap(here), data])
+    return pa.Array.from_buffers(kind, len(values), [bitmap(valid), data])
 
 
 def strings(values: Sequence[str]) -> pa.Array:

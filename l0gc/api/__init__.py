@@ -33,8 +33,8 @@ else:
         is_result = name[0].isupper() or name == "__all__"  # Python looks for modules here, too
         results = vars(importlib.import_module("l0gc.api.results")) if is_result else {}
         if name == "__all__":
-            here = ["Cluster", "Engine", "GcResult", "Pins", "Producers", "Runs", "Tables", "Topics", "open"]
-            return sorted([*here, *(n for n in results if n[0].isupper())])
+            own = ["Cluster", "Engine", "GcResult", "Pins", "Producers", "Runs", "Tables", "Topics", "open"]
+            return sorted([*own, *(n for n in results if n[0].isupper())])
         if name not in results:
             raise AttributeError(f"module 'l0gc.api' has no attribute {name!r}")
         return results[name]

@@ -188,9 +188,9 @@ class Engine:
         """
         kind, why = self.choose(work)
         if kind == LOCAL:
-            here = LocalWorkers(cluster, progress=progress)
-            here.reason = why
-            yield here
+            local = LocalWorkers(cluster, progress=progress)
+            local.reason = why
+            yield local
             return
         try:
             from l0gc.spark.handles import ClusterAddress

@@ -74,10 +74,10 @@ def command(
       l0gc compute-watermark --reports r/ --partitions p.csv --cluster-epoch 47
     """
     files = _external_files(**theirs)
-    if accept_lost and (what := what_is_lost(cluster.handles())):
+    if accept_lost and (loss := what_is_lost(cluster.handles())):
         if not (yes or dry_run):
-            asked(out, cluster, "accept", f"that {what}")
-        out.note(what, "lost_watermark")
+            asked(out, cluster, "accept", f"that {loss}")
+        out.note(loss, "lost_watermark")
     compute = partial(
         cluster.compute_watermark, engine, scan=scan, external=files, dry_run=dry_run, accept_lost=accept_lost
     )

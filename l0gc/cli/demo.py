@@ -202,11 +202,11 @@ class _Demo:
             "spark": on_spark,
         }
 
-    def compute_on_spark(self, here: dict[str, Any]) -> dict[str, Any] | None:
+    def compute_on_spark(self, local: dict[str, Any]) -> dict[str, Any] | None:
         """Compute M once more, on Spark, and return its version, tasks and seconds; None if Spark cannot start here.
 
         Args:
-            here: what one process computed.
+            local: what one process computed.
 
         Raises:
             L0gcError: Spark computed another M, or found other objects.
@@ -220,12 +220,12 @@ class _Demo:
             on_spark = cluster.compute_watermark(engine).to_json()
             ran = engine.ran()
         epochs = on_spark["listing"]["epochs"]
-        for what, computed, expected in (
-            ("M", on_spark["watermark"], here["watermark"]),
-            ("what the bucket holds", epochs, here["listing"]["epochs"]),
+        for name, computed, expected in (
+            ("M", on_spark["watermark"], local["watermark"]),
+            ("what the bucket holds", epochs, local["listing"]["epochs"]),
         ):
             if computed != expected:
-                raise L0gcError(f"{what} is {computed} as computed on Spark, and {expected} as computed in one process")
+                raise L0gcError(f"{name} is {computed} as computed on Spark, and {expected} as computed in one process")
         start_s = on_spark["seconds"].pop("spark")
         job_s = sum(on_spark["seconds"].values())
         work = f"{count(ran['tasks'], 'task')} in {job_s:.1f} s, after a start of {start_s:.1f} s"

@@ -338,8 +338,10 @@ def epoch(value: int) -> str:
 
 def misfits_text(misfits: int) -> str:
     """Return a sentence on records that did not fit a value schema, and on how to find them."""
-    which = count(misfits, "record did", "records did")
-    return f"{which} not fit the value schema; find them in the topic's table with WHERE value_error IS NOT NULL"
+    misfit_records = count(misfits, "record did", "records did")
+    return (
+        f"{misfit_records} not fit the value schema; find them in the topic's table with WHERE value_error IS NOT NULL"
+    )
 
 
 def held_back(

@@ -132,10 +132,10 @@ def run_outcome(r: RunEntry) -> str:
         )
     failed = f", {s.failed:,} failed" if s.failed else ""
     up_to = f", up to epoch {s.bound}" if s.bound < s.watermark else ""
-    what = "vacuum" if s.command == VACUUM else f"M = {s.watermark}{up_to}"
+    subject = "vacuum" if s.command == VACUUM else f"M = {s.watermark}{up_to}"
     purged = " for good, with all versions" if s.purge_versions and s.versioning != OFF else ""
     rest = f"; {s.rest}" if s.limited else ""
-    return f"{s.outcome}: {what}, {s.objects:,} deleted{purged} ({size(s.bytes)}){failed}{rest}"
+    return f"{s.outcome}: {subject}, {s.objects:,} deleted{purged} ({size(s.bytes)}){failed}{rest}"
 
 
 @cli_command("undelete")

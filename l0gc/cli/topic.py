@@ -192,8 +192,10 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
     """
 
     def confirm(topic: Topic) -> None:
-        what = f"{_what_goes(cluster, topic)}; its records can then no longer be read, and their objects are deleted"
-        asked(out, cluster, "delete", what)
+        consequence = (
+            f"{_what_goes(cluster, topic)}; its records can then no longer be read, and their objects are deleted"
+        )
+        asked(out, cluster, "delete", consequence)
 
     out.finish(
         lambda: cluster.topics.delete(name, confirm=None if yes else confirm),
@@ -206,13 +208,13 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
 
 def _what_goes(cluster: Cluster, topic: Topic) -> str:
     """Return the topic and its records, in a sentence. Raises `NotFoundError`."""
-    what = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
+    summary = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
     try:
         totals = cluster.topics.describe(topic.name, limit=0)
     except CorruptObjectError:
-        return f"{what}; one of its journals cannot be read, so its number of records is unknown"
+        return f"{summary}; one of its journals cannot be read, so its number of records is unknown"
     records = count(totals.records, "record")
-    return f"{what} and {records}, {totals.unreconciled_records:,} of them not in L1"
+    return f"{summary} and {records}, {totals.unreconciled_records:,} of them not in L1"
 
 
 @topic_command.command("list")
@@ -410,9 +412,9 @@ def delete_records_command(
     before = moment_of(cluster, before_time)
 
     def confirm(plan: ExpireResult) -> None:
-        what = f"{count(plan.records, 'record')} of {count(plan.partitions, 'partition')} of topic {topic}"
+        records = f"{count(plan.records, 'record')} of {count(plan.partitions, 'partition')} of topic {topic}"
         left_out = f", and leaves others out ({plan.errors[0]})" if plan.errors else ""
-        asked(out, cluster, "delete", f"{what} for good{left_out}")
+        asked(out, cluster, "delete", f"{records} for good{left_out}")
 
     delete = partial(
         cluster.delete_records, topic, partition,
@@ -490,8 +492,8 @@ def give_up_command(
     ):
         raise click.UsageError("Give --object KEY, or TOPIC with --partition and --offsets.")
     readable = ", also those that can be read," if force_readable else ""
-    what = f"{span[0]} to {span[1]} of partition {topic}/{partition}" if span else f"in {', '.join(objects)}"
-    confirm = partial(asked, out, cluster, "abandon", f"the records {what}{readable} for ever")
+    records = f"{span[0]} to {span[1]} of partition {topic}/{partition}" if span else f"in {', '.join(objects)}"
+    confirm = partial(asked, out, cluster, "abandon", f"the records {records}{readable} for ever")
     out.finish(
         lambda: cluster.give_up(
             topic or "",

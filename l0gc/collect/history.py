@@ -524,12 +524,12 @@ def _in_run(
     kept = versioning != OFF and not any(map(_is_of_versions, segments))
     deletion: KeyInRun | None = None
     for segment, row in rows:
-        mine = marker is None or (not _is_of_versions(segment) and row.version_id in {*_NO_ID, *marker.ids})
+        is_of_run = marker is None or (not _is_of_versions(segment) and row.version_id in {*_NO_ID, *marker.ids})
         if row.status == LEFT or (row.status != DELETED and _is_there(cluster.store, row)):
             status = LEFT
         elif is_there:
             status = RESTORED
-        elif mine:
+        elif is_of_run:
             status = DELETED
         else:
             continue

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, Protocol
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.run import DeletionQueue
-from l0gc.collect.scan import SAMPLES, RunCounts
+from l0gc.collect.skip_scan import SAMPLES, RunCounts
 from l0gc.keys import KeyLayout
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.ranges import KeyRange, RangeReader

@@ -33,7 +33,7 @@ import msgspec
 
 from l0gc.collect.deletion import Deletable
 from l0gc.collect.gc_steps import STEPS, SWEEP, GcNote
-from l0gc.collect.scan import RunCounts
+from l0gc.collect.skip_scan import RunCounts
 from l0gc.decoding import UNDECODABLE, decoded
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import (

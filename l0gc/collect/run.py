@@ -63,7 +63,7 @@ from l0gc.collect.record import (
     worker_of,
     write_summary,
 )
-from l0gc.collect.scan import FAILURES_KEPT, RunCounts
+from l0gc.collect.skip_scan import FAILURES_KEPT, RunCounts
 from l0gc.errors import L0gcError, SafetyError, StoppedError, StoreError, UsageError
 from l0gc.formatting import Outcome, count
 from l0gc.operations import Deletion, Sweep, Vacuum

@@ -22,7 +22,7 @@ from l0gc.collect.gc_steps import SWEEP
 from l0gc.collect.history import on_record_as_shadow, usual_objects
 from l0gc.collect.plan import DeletionPlan, plan_sweep
 from l0gc.collect.run import DeletionQueue, DeletionRun, RunResult
-from l0gc.collect.scan import OutOfOrderError, RunCounts, SkipScan
+from l0gc.collect.skip_scan import OutOfOrderError, RunCounts, SkipScan
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import L0gcError, PartialFailureError
 from l0gc.events import Progress, quiet

@@ -25,7 +25,7 @@ from l0gc.collect.orphans import ORPHANED_L1, OrphanSource, delete_orphans
 from l0gc.collect.plan import RATIO, DeletionPlan, plan_vacuum
 from l0gc.collect.record import ObjectTotals
 from l0gc.collect.run import Budget, DeletionQueue, DeletionRun, RunResult
-from l0gc.collect.scan import RunCounts
+from l0gc.collect.skip_scan import RunCounts
 from l0gc.collect.sweep import LEVEL_ZERO
 from l0gc.errors import EpochRegressionError, L0gcError, PartialFailureError
 from l0gc.formatting import count, size
@@ -249,10 +249,10 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
         if fence <= 0:
             return  # nothing is stamped below it
         result.fence = fence
-        here = workers.engine == LOCAL
-        parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if here else workers.slots
+        is_local = workers.engine == LOCAL
+        parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if is_local else workers.slots
         parts = 1 if plan.limits else parts  # in key order, a limit covers the same objects in a dry run and in the run
-        find = functools.partial(delete_orphans, source.facts_reader(remote=not here))
+        find = functools.partial(delete_orphans, source.facts_reader(remote=not is_local))
         self._spread(ORPHANED_L1, find, source.parts(L1_DATA, parts))
         if self._ended:
             return

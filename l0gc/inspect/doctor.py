@@ -345,20 +345,22 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
         yield ok("list", "allowed")
     except AccessDeniedError:
         yield failure("list", "the bucket may not be listed", "allow s3:ListBucket: every command needs it")
-    for what, attempt in tries.items():
-        if what == "delete" and versioned:
-            yield warning(what, "not tried: it may leave a delete marker", "try l0gc sweep --max-objects 1")
+    for kind_tried, attempt in tries.items():
+        if kind_tried == "delete" and versioned:
+            yield warning(kind_tried, "not tried: it may leave a delete marker", "try l0gc sweep --max-objects 1")
             continue
         denied = []
         for (kind, folder), commands in NEEDED.items():
             # A folder gets a name that nobody writes; an object is only read.
-            if kind == what and not _allowed(attempt, f"{folder}{name}" if folder.endswith("/") else folder):
+            if kind == kind_tried and not _allowed(attempt, f"{folder}{name}" if folder.endswith("/") else folder):
                 denied.append(f"{folder}{'*' if folder.endswith('/') else ''} ({commands})")
         if denied:
-            action = {"read": "s3:GetObject", "write": "s3:PutObject", "delete": "s3:DeleteObject"}[what]
-            yield warning(what, f"refused at {'; '.join(denied)}", f"allow {action} there, if these commands run here")
+            action = {"read": "s3:GetObject", "write": "s3:PutObject", "delete": "s3:DeleteObject"}[kind_tried]
+            yield warning(
+                kind_tried, f"refused at {'; '.join(denied)}", f"allow {action} there, if these commands run here"
+            )
         else:
-            yield ok(what, "allowed wherever a command needs it")
+            yield ok(kind_tried, "allowed wherever a command needs it")
 
 
 def _write(store: S3Store, key: str) -> None:

@@ -210,9 +210,9 @@ def _not_l0(cluster: ClusterHandles, o: Overview, key: str, *, exists: bool) -> 
     e = _explanation(o, key)
     e.verdict = "own" if exists else "gone"
     not_there = "" if exists else "There is no such object. "
-    for pattern, what, advice in _OWN:
+    for pattern, description, advice in _OWN:
         if m := re.fullmatch(pattern, key):
-            e.explanation.append(f"{not_there}This is {what.format(*m.groups())}.")
+            e.explanation.append(f"{not_there}This is {description.format(*m.groups())}.")
             e.next = f"nothing: leave it to l0gc; {advice}" if exists else f"nothing; {advice}"
             return _refused(e, o)
     l1 = parse_level_one(key)
@@ -228,10 +228,10 @@ def _not_l0(cluster: ClusterHandles, o: Overview, key: str, *, exists: bool) -> 
     e.epoch = l1.epoch
     e.next = "nothing: leave it to l0gc; a vacuum deletes it once no journal names it and no pin keeps it"
     if l1.partition < 0:
-        what = (
+        description = (
             f"a shared L1 object with records of many partitions of topic {l1.topic}, which journal {l1.journal} keeps"
         )
-        e.explanation.append(f"This is {what}; revision {l1.revision} of the topic.")
+        e.explanation.append(f"This is {description}; revision {l1.revision} of the topic.")
     else:
         records = f"the L1 object with the records {l1.base} to {l1.last}"
         e.explanation.append(f"This is {records} of partition {l1.id}, revision {l1.revision} of the topic.")

@@ -209,9 +209,9 @@ def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
     if isinstance(struct, EditedTopic):
         named = {"topic": names[struct.revision]} if struct.revision in names else {}
         rows = {name: getattr(struct.change, name) for name in ("added", "removed", "starts", "misfits")}
-        which = {"revision": struct.revision, "topic_id": struct.topic_id}
+        identity = {"revision": struct.revision, "topic_id": struct.topic_id}
         shared = {"shared": [_shared(o) for o in struct.change.shared]} if struct.shared else {}
-        return named | which | {name: Table.of(kind) for name, kind in rows.items() if len(kind)} | shared
+        return named | identity | {name: Table.of(kind) for name, kind in rows.items() if len(kind)} | shared
     if isinstance(struct, Purged):
         return {"names": [name_text(name) for name in unpack(struct.names, NAME)]}
     tree: dict[str, Any] = {}
@@ -299,7 +299,7 @@ def _journal_parts(state: JournalState, names: Mapping[int, str]) -> Iterator[di
 
 
 def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[str, Any]]:
-    which = {**({"topic": names[topic.revision]} if topic.revision in names else {}), "revision": topic.revision}
+    identity = {**({"topic": names[topic.revision]} if topic.revision in names else {}), "revision": topic.revision}
     columns = {
         "partition": topic.partitions,
         "next_offset": topic.next_offsets,
@@ -307,14 +307,14 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
         "log_start_offset": topic.log_start,
     }
     misfits = {"misfits": topic.misfits} if topic.misfits else {}
-    yield {**which, "topic_id": topic.topic_id, **misfits, "partitions": Table(columns)}
+    yield {**identity, "topic_id": topic.topic_id, **misfits, "partitions": Table(columns)}
     for o in topic.objects:
         fields = {"object": o.key, "epoch": o.epoch, "log_offset": o.log_offset}
-        yield {**which, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}
+        yield {**identity, **fields, "blocks": _blocks(o.blocks, o.start), "extents": Table.of(o.extents)}
     if len(topic.l1):
-        yield {**which, "l1": Table.of(topic.l1)}
+        yield {**identity, "l1": Table.of(topic.l1)}
     for shared in topic.shared:
-        yield {**which, **_shared(shared)}
+        yield {**identity, **_shared(shared)}
 
 
 def _shared(o: SharedObject) -> dict[str, Any]:

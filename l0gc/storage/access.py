@@ -200,10 +200,10 @@ class Access:
         from botocore.httpsession import ProxyConfiguration
         from botocore.utils import get_environ_proxies
 
-        client, key, here = self.client, "k", threading.get_ident()
+        client, key, own_thread = self.client, "k", threading.get_ident()
 
         def stop(request: Any, region_name: str, signing_name: str, signature_version: object, **_: Any) -> None:
-            if threading.get_ident() == here:  # other threads may send requests with the client
+            if threading.get_ident() == own_thread:  # other threads may send requests with the client
                 signing = request.context.get("signing", {})
                 name = signing.get("signing_name", signing_name)
                 raise _Built(request.url, signing.get("region", region_name), f"{signature_version} for {name}")
@@ -256,8 +256,8 @@ def _usable(config: StoreConfig, error: type[Exception]) -> Iterator[None]:
     try:
         yield
     except error as e:
-        what = f"profile {config.profile!r}" if config.profile else "the AWS configuration"
-        raise UsageError(f"{what} cannot be used: {e}") from e
+        source = f"profile {config.profile!r}" if config.profile else "the AWS configuration"
+        raise UsageError(f"{source} cannot be used: {e}") from e
 
 
 def session_of(config: StoreConfig) -> Session:

@@ -148,8 +148,8 @@ def _fault(needs: Needs, answer: Mapping[str, Any]) -> str:
     if needs.streams:
         packed = headers.get("content-encoding", "").lower() not in {"", "identity", "aws-chunked"}
         if packed or headers.get("content-type", "").lower().startswith("text/html"):
-            what = f"packed ({headers['content-encoding']})" if packed else "a page of HTML"
-            return f"it is {what} and begins with {_first(body.read(_SHOWN))}"
+            form = f"packed ({headers['content-encoding']})" if packed else "a page of HTML"
+            return f"it is {form} and begins with {_first(body.read(_SHOWN))}"
     elif needs.root:
         other = needs.other_root and not document_fault(body, needs.other_root)
         if not other and (fault := document_fault(body, needs.root)):

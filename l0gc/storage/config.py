@@ -38,8 +38,8 @@ def first_of(environment: Mapping[str, str], names: Sequence[str]) -> str | None
 def check_word(name: str, value: str) -> None:
     """Raise `UsageError` if a value has a newline or spaces at its end, or control characters. The value is not repeated."""
     if _ODD.search(value):
-        what = "ends with a newline" if value.endswith("\n") else "has a space at an end, or a control character in it"
-        raise UsageError(f"{name} {what}: set it without that")
+        flaw = "ends with a newline" if value.endswith("\n") else "has a space at an end, or a control character in it"
+        raise UsageError(f"{name} {flaw}: set it without that")
 
 
 def check_endpoint(url: str) -> None:

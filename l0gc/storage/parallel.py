@@ -300,11 +300,11 @@ class Parallel(AbstractContextManager["Parallel"]):
             yield from map(work, items)
             return
         waiting: deque[tuple[Future[B], int]] = deque()
-        here, weight_ahead, ahead = InlineExecutor(), 0, _AHEAD
+        inline, weight_ahead, ahead = InlineExecutor(), 0, _AHEAD
         try:
             for item in items:
                 weight = weigh(item)
-                waiting.append(((pool if weight else here).submit(work, item), weight))
+                waiting.append(((pool if weight else inline).submit(work, item), weight))
                 weight_ahead += weight
                 while len(waiting) > ahead or weight_ahead >= limit:
                     weight_ahead -= waiting[0][1]

@@ -395,9 +395,9 @@ class OffsetReader:
         extents = needed.extents
         batches: list[pa.RecordBatch] = []
         for number, body in zip(needed.needed if bodies else (), bodies, strict=True):
-            mine = extents[extents["block"] == number]
-            at_least = int((mine["row"].astype(np.int64) + mine["records"]).max())
-            batches.append(select(decode_block(body, needed.key, needed.block(number), at_least), mine))
+            of_block = extents[extents["block"] == number]
+            at_least = int((of_block["row"].astype(np.int64) + of_block["records"]).max())
+            batches.append(select(decode_block(body, needed.key, needed.block(number), at_least), of_block))
         # An extent's block rises with it, so the rows lie in the order of the extents.
         counts = extents["records"].astype(np.int64)
         begins = np.cumsum(counts) - counts

@@ -310,8 +310,8 @@ class RunReader:
         if len(partitions):
             rows = copy.all_rows()
             at, is_chosen = indices_in(partitions, rows["partition"])
-            mine = is_chosen & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
-            np.add.at(stored, at[mine], rows["bytes"][mine].astype(np.float64))
+            in_range = is_chosen & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
+            np.add.at(stored, at[in_range], rows["bytes"][in_range].astype(np.float64))
         return _PARTITION_BYTES + _EXPANSION * stored
 
     def read(self, names: Sequence[str]) -> Iterator[Piece]:

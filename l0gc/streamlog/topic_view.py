@@ -226,13 +226,13 @@ class TopicView:
             yield f.partition, base, np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
 
     def _times_of_shared(self, o: UnreconciledObject, partitions: Rows) -> Iterator[tuple[int, int, Rows]]:
-        mine = replace(o, extents=o.extents[indices_in(partitions, o.extents["partition"])[1]])
-        blocks = [mine.block(number) for number in mine.needed]
+        asked_of = replace(o, extents=o.extents[indices_in(partitions, o.extents["partition"])[1]])
+        blocks = [asked_of.block(number) for number in asked_of.needed]
         for number, block, body in zip(
-            mine.needed, blocks, fetch_blocks(self._cluster.store, o.key, blocks), strict=True
+            asked_of.needed, blocks, fetch_blocks(self._cluster.store, o.key, blocks), strict=True
         ):
             times = np.frombuffer(columns.raw(decode_block(body, o.key, block).column("timestamp")), np.int64)
-            for e in mine.extents[mine.extents["block"] == number]:
+            for e in asked_of.extents[asked_of.extents["block"] == number]:
                 yield int(e["partition"]), int(e["base"]), times[e["row"] : e["row"] + e["records"]]
 
 

@@ -247,13 +247,13 @@ def describe_topic(
         handle = cluster.journal(run.journal)
         with handle.replica.lock:
             topic_state = handle.catch_up().topic(topic.revision)
-            mine = [p for p in shown if run.first <= p < run.first + run.count]
+            in_run = [p for p in shown if run.first <= p < run.first + run.count]
             rows = topic_state.all_rows()
             old = outdated_rows(topic_state.l1, topic.schema_epoch)
             if topic.value_schema is not None:
                 old = np.concatenate([old, *(o.listed() for o in topic_state.shared)])
             left = int((old["last"] + 1 - old["base"]).sum()), int(old["bytes"].sum())
-            return topic_state.totals(), [_offsets(topic_state, rows, run.journal, p) for p in mine], left
+            return topic_state.totals(), [_offsets(topic_state, rows, run.journal, p) for p in in_run], left
 
     looks = cluster.parallel.map(look, topic.runs())
     sums = (sum(column) for column in zip(*(astuple(totals) for totals, _, _ in looks), strict=True))
@@ -367,5 +367,5 @@ def close_unknown_topics(cluster: ClusterHandles) -> list[tuple[int, int, str]]:
             if t.revision <= state.epoch and not state.knows(t.revision, t.topic_id)
         }
         if unknown:
-            closed += [(journal, *which) for which in handle.close_topics(unknown).items()]
+            closed += [(journal, *topic) for topic in handle.close_topics(unknown).items()]
     return closed

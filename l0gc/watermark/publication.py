@@ -165,9 +165,9 @@ def refuse_if_lost(published: PublishedWatermark | None, etag: str) -> None:
     Raises:
         LostWatermarkError: it is lost.
     """
-    if what := lost(published, etag):
+    if loss := lost(published, etag):
         raise LostWatermarkError(
-            f"{what}. Nothing was deleted or published: restore it from a version or a backup, or make sure that no journal "
+            f"{loss}. Nothing was deleted or published: restore it from a version or a backup, or make sure that no journal "
             "was restored from a backup, and run l0gc compute-watermark --accept-lost (l0gc help operate-logs)"
         )
 

@@ -11,7 +11,7 @@ from l0gc.collect.deletion import Pause, PauseWatch, clear_pause, describe_pause
 from l0gc.collect.history import list_runs
 from l0gc.collect.record import DELETED, LEFT
 from l0gc.collect.run import SEGMENTS_IN_HAND
-from l0gc.collect.scan import RunCounts
+from l0gc.collect.skip_scan import RunCounts
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import AmbiguousWriteError, PausedError, StoreError
 from l0gc.keys import PAUSED, RUNS

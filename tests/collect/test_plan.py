@@ -17,7 +17,7 @@ from l0gc.collect.history import started_ms
 from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, DeletionPlan, plan_sweep
 from l0gc.collect.record import read_summary
 from l0gc.collect.run import Budget
-from l0gc.collect.scan import RunCounts
+from l0gc.collect.skip_scan import RunCounts
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import SafetyError, StoreError, UsageError

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from l0gc.collect.plan import plan_sweep
 from l0gc.collect.record import DELETED, FAILED, LEFT
 from l0gc.collect.run import SEGMENTS_IN_HAND, DeletionQueue
-from l0gc.collect.scan import FAILURES_KEPT, RunCounts
+from l0gc.collect.skip_scan import FAILURES_KEPT, RunCounts
 from l0gc.collect.sweep import SweepRun, sweep_ranges
 from l0gc.errors import StoreError
 from l0gc.events import quiet

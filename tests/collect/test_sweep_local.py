@@ -101,7 +101,7 @@ def numbers(r: SweepResult) -> dict[str, object]:
 
 
 def pages_of(patch: pytest.MonkeyPatch, page: int, segment: int = SEGMENT_OBJECTS) -> None:
-    patch.setattr("l0gc.collect.scan.PAGE_SIZE", page)
+    patch.setattr("l0gc.collect.skip_scan.PAGE_SIZE", page)
     patch.setattr("l0gc.collect.deletion.PAGE_SIZE", page)
     patch.setattr("l0gc.collect.run.SEGMENT_OBJECTS", segment)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from l0gc.collect.plan import DeletionPlan
-from l0gc.collect.scan import SkipScan
+from l0gc.collect.skip_scan import SkipScan
 from l0gc.keys import KeyLayout
 from l0gc.operations import Sweep
 from l0gc.storage.s3 import S3Store

@@ -20,7 +20,7 @@ from l0gc.collect.history import list_runs, old_run_records, show_run
 from l0gc.collect.orphans import ORPHANED_L1, Fact, is_orphan
 from l0gc.collect.plan import BYTES, OBJECTS, RATIO, DeletionPlan, run_id
 from l0gc.collect.record import Attempt, attempt_key, read_summary, write_attempt
-from l0gc.collect.scan import FAILURES_KEPT, SAMPLES
+from l0gc.collect.skip_scan import FAILURES_KEPT, SAMPLES
 from l0gc.collect.vacuum import KINDS, VacuumResult, VacuumRun
 from l0gc.errors import EpochRegressionError, PartialFailureError, PausedError, SafetyError, StoppedError, StoreError
 from l0gc.keys import ATTEMPTS, L1_DATA, RUNS, SCANS, PartitionId, level_one

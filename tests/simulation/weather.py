@@ -13,7 +13,7 @@ from unittest import mock
 import pyarrow as pa
 
 import l0gc.collect.plan
-import l0gc.collect.scan
+import l0gc.collect.skip_scan
 import l0gc.storage.log
 import l0gc.storage.replica
 import l0gc.streamlog.journal.row_list
@@ -166,7 +166,7 @@ class Weather:
     def applied(self) -> Iterator[None]:
         """l0gc's constants as this seed has them: small pages, checkpoints soon and in part, pieces of a few L1 rows."""
         constants = [
-            (l0gc.collect.scan, "PAGE_SIZE", self.page_size),
+            (l0gc.collect.skip_scan, "PAGE_SIZE", self.page_size),
             (l0gc.collect.plan, "PAGE_SIZE", self.page_size),
             (l0gc.storage.replica, "CHECKPOINT_EVERY", self.checkpoint_every),
             (l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", self.small_checkpoint),

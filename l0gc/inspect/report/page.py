@@ -218,8 +218,8 @@ def deleted_chart(bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str]
     labels = [
         ((i + 0.5) * slot, _axis_moment(b.started_ms, b.is_day)) for i, b in enumerate(bars) if (last - i) % step == 0
     ]
-    what = "day" if bars[0].is_day else "run"
-    return Chart(f"L0 objects deleted by each {what}", y_ticks, _placed(labels), bars=marks)
+    unit = "day" if bars[0].is_day else "run"
+    return Chart(f"L0 objects deleted by each {unit}", y_ticks, _placed(labels), bars=marks)
 
 
 def trend_chart(
@@ -272,10 +272,10 @@ def _bytes_title(p: TrendPoint) -> str:
 
 
 def _epoch_title(b: EpochBar) -> str:
-    what = "eligible" if b.eligible else "held"
+    fate = "eligible" if b.eligible else "held"
     if b.held_by:
-        what += f" by {b.held_by}" + (f" and {b.holders - 1:,} more" if b.holders > 1 else "")
-    return f"{epochs(b)}: {count(b.objects, 'object')}, {size(b.bytes)}, {what}"
+        fate += f" by {b.held_by}" + (f" and {b.holders - 1:,} more" if b.holders > 1 else "")
+    return f"{epochs(b)}: {count(b.objects, 'object')}, {size(b.bytes)}, {fate}"
 
 
 def _deleted_title(b: DeletedBar) -> str:

@@ -209,8 +209,8 @@ class ShadowProof(msgspec.Struct):
 
     def sum_up(self, judged: str) -> None:
         """Write the sentence, which ends with whether anything was needed."""
-        what, since = f"{count(self.objects, 'object')} ({size(self.bytes)})", span(self.until_ms - self.since_ms)
-        self.sentence = f"{what} would have gone in {since}, by {count(self.runs, 'shadow run')}; {judged}"
+        objects, since = f"{count(self.objects, 'object')} ({size(self.bytes)})", span(self.until_ms - self.since_ms)
+        self.sentence = f"{objects} would have gone in {since}, by {count(self.runs, 'shadow run')}; {judged}"
 
 
 class VerifyResult(msgspec.Struct, Outcome):

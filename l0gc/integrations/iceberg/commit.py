@@ -180,14 +180,14 @@ def _time(ms: int) -> bytes:
 
 
 def data_files(
-    rows: Rows, which: Rows, path: Callable[[Any], str], spec_id: int, typed: Sequence[Statistics]
+    rows: Rows, indices: Rows, path: Callable[[Any], str], spec_id: int, typed: Sequence[Statistics]
 ) -> list[DataFile]:
     """Return the objects at these indices of a topic's L1 rows, which include holes and are ordered by partition and
     offset, with what is known of the typed columns of each.
     """
     same = rows["partition"][1:] == rows["partition"][:-1]
     files = []
-    for i, statistics in zip(which.tolist(), typed, strict=True):
+    for i, statistics in zip(indices.tolist(), typed, strict=True):
         older = int(rows["max_timestamp"][i - 1]) if i and same[i - 1] else None
         files.append(data_file(path(rows[i]), rows[i], older, spec_id, statistics))
     return files

@@ -162,18 +162,18 @@ class Planner:
         else:
             topics = {name: topic for name, topic in state.topics.items() if re.fullmatch(o.pattern, name)}
         given = ((o.starting.option, o.starting.named), (o.ending.option, o.ending.named), ("assign", o.assigned))
-        for what, of_topics in given:
+        for option, of_topics in given:
             for name, of_topic in of_topics.items():
                 if name not in topics and goes_on:
                     continue
                 if name not in topics:
                     raise UsageError(
-                        f"option {what} names topic {name!r}, which option subscribePattern does not match"
+                        f"option {option} names topic {name!r}, which option subscribePattern does not match"
                     )
                 for partition in of_topic:
                     if not 0 <= partition < topics[name].partitions:
                         raise UsageError(
-                            f"option {what} names partition {partition} of topic {name!r}, which has "
+                            f"option {option} names partition {partition} of topic {name!r}, which has "
                             f"{topics[name].partitions}"
                         )
         return list(topics.values())
@@ -264,8 +264,8 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
     part = Part(view.topic, view.run, starts, ends, view.l0_bytes(starts, ends), reads_l0)
     rows = view.listed()
     at = rows["partition"] - view.run.first
-    mine = (starts < ends)[at] & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
-    rows, at = rows[mine], at[mine]
+    in_range = (starts < ends)[at] & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
+    rows, at = rows[in_range], at[in_range]
     last = np.minimum(ends[at] - 1, rows["last"])
     shares = (last + 1 - np.maximum(starts[at], rows["base"])) / (rows["last"] + 1 - rows["base"])
     # A task opens a shared object once, for all of its partitions.

@@ -137,13 +137,13 @@ def with_pin(given: Mapping[str, object]) -> Iterator[dict[str, str]]:
     """Lease a pin for what a batch with these options reads, of L1 only if that suffices; yield the options with it."""
     named = {name: str(value) for name, value in given.items()}
     o = read_options(named, streaming=False)
-    cluster, what = cluster_at(o.address), f"{', '.join(o.topics) or o.pattern} on Spark"
+    cluster, reader = cluster_at(o.address), f"{', '.join(o.topics) or o.pattern} on Spark"
     topic = cluster.controller.snapshot().topic(o.topics[0]).revision if len(o.topics) == 1 else ALL_TOPICS
     with ExitStack() as pins:
-        pin = pins.enter_context(leased_for_reader(lambda: cluster, what, topic, level_one=True))
+        pin = pins.enter_context(leased_for_reader(lambda: cluster, reader, topic, level_one=True))
         if any(part.reads_l0 for part in Planner(cluster, o, cluster.passing_journal, pin).batch()):
             pins.close()
-            pin = pins.enter_context(leased_for_reader(lambda: cluster, what, topic))
+            pin = pins.enter_context(leased_for_reader(lambda: cluster, reader, topic))
         yield {**named, "pin": pin.name}
 
 

@@ -134,8 +134,8 @@ class Stager:
         """Hold rows of a topic, and yield objects that they fill."""
         value, key = columns.binary_of(batch, "value"), columns.binary_of(batch, "key")
         if value is None:
-            what = f"a row for topic {topic.name!r}"
-            value = columns.binary(encoded(what, batch, topic.value_schema))
+            row_name = f"a row for topic {topic.name!r}"
+            value = columns.binary(encoded(row_name, batch, topic.value_schema))
         elif value.null_count:
             raise UsageError(f"a row for topic {topic.name!r} has no value: a record's value cannot be null")
         keys = key if key is not None else pa.nulls(batch.num_rows, pa.binary())

@@ -89,13 +89,13 @@ class Batch:
 
     def add_spans(self, spans: Sequence[InputSpan | None]) -> None:
         """Set the spans of the records that are added next."""
-        for mine, span in zip(self.spans, spans, strict=True):
+        for merged, span in zip(self.spans, spans, strict=True):
             if span is None:
                 continue
-            if mine and mine[-1].input_id == span.input_id:
-                mine[-1] = InputSpan(span.input_id, mine[-1].start, span.end)
+            if merged and merged[-1].input_id == span.input_id:
+                merged[-1] = InputSpan(span.input_id, merged[-1].start, span.end)
             else:
-                mine.append(span)
+                merged.append(span)
 
     def sorted(self) -> Records:
         """Return the records by partition, and in input order within one."""

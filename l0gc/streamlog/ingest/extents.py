@@ -128,8 +128,8 @@ def _pack_part(
     sink: pa.BufferOutputStream, topic: Topic, records: Records, begins: Rows, first: int, end: int
 ) -> PackedPart:
     """Append the blocks of one journal, which has the records `first` to `end`, end excluded."""
-    mine = records.partitions[first:end]
-    changes = np.flatnonzero(mine[1:] != mine[:-1]) + 1
+    partitions = records.partitions[first:end]
+    changes = np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
     extents = np.concatenate(([0], changes, [end - first])) + first  # the row at which each begins, and the end
     start = sink.tell()
     cuts = _block_cuts(begins, extents)
@@ -146,7 +146,7 @@ def _pack_part(
         topic.topic_id,
         start,
         rows.pack(blocks),
-        rows.pack(mine[extents[:-1] - first].astype(NUMBER)),
+        rows.pack(partitions[extents[:-1] - first].astype(NUMBER)),
         rows.pack(np.diff(extents).astype(NUMBER)),
     )
     return PackedPart(part, end - first, int(begins[end] - begins[first]))

@@ -196,10 +196,10 @@ def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = No
     time, name = next((t for t in times if t[0] is not None), (None, ""))
     headers = columns.named(batch, "headers")
     if time is not None:
-        here = columns.is_valid(time)
+        has_time = columns.is_valid(time)
         if pa.types.is_integer(time.type):
             try:
-                numbers = np.where(here, np.frombuffer(columns.raw(time.cast(pa.int64())), np.int64), 0)
+                numbers = np.where(has_time, np.frombuffer(columns.raw(time.cast(pa.int64())), np.int64), 0)
             except pa.ArrowInvalid as e:
                 raise UsageError(f"{row} has a time that is not in the years 1970 to 9999") from e
             of_name: TimestampUnit | None = "ms" if unit and name.endswith("_ms") else unit
@@ -213,9 +213,9 @@ def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = No
             given = numbers * factor // parts
         else:
             given = _milliseconds(time)
-            if (here & ((given < 0) | (given > MAX_TIME_MS))).any():
+            if (has_time & ((given < 0) | (given > MAX_TIME_MS))).any():
                 raise UsageError(f"{row} has a time that is not in the years 1970 to 9999")
-        optional["create_time"] = times_column(np.where(here, given, NO_TIME))
+        optional["create_time"] = times_column(np.where(has_time, given, NO_TIME))
     if headers is not None:
         try:
             optional["headers"] = as_headers(headers if headers.type.equals(HEADERS) else headers.cast(_GIVEN))

@@ -394,18 +394,18 @@ def plain_size(path: object, form: str) -> int | None:
 
 
 def _refusal(name: str, kind: str) -> str:
-    what = f"{name} is {kind}, and upload takes newline-delimited records: "
+    refusal = f"{name} is {kind}, and upload takes newline-delimited records: "
     if kind in _UNPACK:
-        return f"{what}{_UNPACK[kind]} {name} | l0gc upload TOPIC - unpacks it"
+        return f"{refusal}{_UNPACK[kind]} {name} | l0gc upload TOPIC - unpacks it"
     if kind == "UTF-16 text":
-        return f"{what}iconv -f UTF-16 -t UTF-8 {name} | l0gc upload TOPIC - converts it"
+        return f"{refusal}iconv -f UTF-16 -t UTF-8 {name} | l0gc upload TOPIC - converts it"
     if kind in _SPARK:
         given = " or --format parquet, if it has a column value," if kind == "Parquet" else ""
         return (
-            f"{what}Spark takes it with spark.read.{_SPARK[kind]} and .write.format('l0gc') (l0gc help spark),{given} "
+            f"{refusal}Spark takes it with spark.read.{_SPARK[kind]} and .write.format('l0gc') (l0gc help spark),{given} "
             f"or --format {RAW} its bytes as they are"
         )
-    return f"{what}write one record a line, or take its bytes as they are with --format {RAW}"
+    return f"{refusal}write one record a line, or take its bytes as they are with --format {RAW}"
 
 
 class _Pieces:

@@ -468,7 +468,7 @@ class JournalHandle:
                 topic_state = state.topics.get(revision)
                 if not state.closed(revision) and (topic_state is None or topic_id in ("", topic_state.topic_id)):
                     closed[revision] = topic_id
-            ended = [ClosedTopic(*which) for which in closed.items()]
+            ended = [ClosedTopic(*topic) for topic in closed.items()]
             return Closed(ended, self._controller.epoch()) if ended else None
 
         self._propose(decide)

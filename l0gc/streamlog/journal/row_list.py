@@ -94,12 +94,12 @@ class RowList:
     def has(self, rows: Rows) -> Rows:
         """Return which of some rows, given in order, are in the list, equal in every byte."""
         listed = np.zeros(len(rows), bool)
-        for number, mine in self._touched(rows["partition"], rows["base"]):
-            piece, asked = self._pieces[number], rows[mine]
+        for number, in_piece in self._touched(rows["partition"], rows["base"]):
+            piece, asked = self._pieces[number], rows[in_piece]
             at = position(piece, asked["partition"], asked["base"])
             equal = at >= 0
             equal[equal] = the_same(piece[at[equal]], asked[equal])
-            listed[mine] = equal
+            listed[in_piece] = equal
         return listed
 
     def names(self, rows: Rows) -> Rows:

@@ -173,10 +173,10 @@ def ranks(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
 
     `rows` are ordered by partition and offset.
     """
-    which = np.r_[np.zeros(len(rows), np.int8), np.ones(len(partitions), np.int8)]
-    order = np.lexsort((which, np.r_[rows["base"], offsets], np.r_[rows["partition"], partitions]))
-    before = np.cumsum(which[order] == 0) - 1
-    is_searched = which[order] == 1
+    origin = np.r_[np.zeros(len(rows), np.int8), np.ones(len(partitions), np.int8)]
+    order = np.lexsort((origin, np.r_[rows["base"], offsets], np.r_[rows["partition"], partitions]))
+    before = np.cumsum(origin[order] == 0) - 1
+    is_searched = origin[order] == 1
     at = np.empty(len(partitions), np.int64)
     at[order[is_searched] - len(rows)] = before[is_searched]
     return at

@@ -193,11 +193,11 @@ def named_rows_of(objects: Sequence[SharedObject], partitions: Rows) -> Rows:
     for number, o in enumerate(objects):
         if not len(partitions) or o.rows["partition"][0] > partitions[-1] or o.rows["partition"][-1] < partitions[0]:
             continue
-        mine = np.flatnonzero(indices_in(partitions, o.rows["partition"])[1] & o.is_named)
-        named = np.empty(len(mine), NAMED_ROW)
-        named["partition"], named["base"] = o.rows["partition"][mine], o.rows["base"][mine]
-        named["last"] = named["base"] + o.rows["records"][mine] - 1
-        named["object"], named["row"] = number, mine
+        named_at = np.flatnonzero(indices_in(partitions, o.rows["partition"])[1] & o.is_named)
+        named = np.empty(len(named_at), NAMED_ROW)
+        named["partition"], named["base"] = o.rows["partition"][named_at], o.rows["base"][named_at]
+        named["last"] = named["base"] + o.rows["records"][named_at] - 1
+        named["object"], named["row"] = number, named_at
         parts.append(named)
     return np.concatenate(parts)
 
@@ -207,12 +207,12 @@ def without(objects: Sequence[SharedObject], gone: Rows) -> tuple[tuple[SharedOb
     kept, dropped = list[SharedObject](), list[SharedObject]()
     begins = np.searchsorted(gone["object"], np.arange(len(objects) + 1)).tolist()
     for number, o in enumerate(objects):
-        mine = gone["row"][begins[number] : begins[number + 1]]
-        if not len(mine):
+        gone_at = gone["row"][begins[number] : begins[number + 1]]
+        if not len(gone_at):
             kept.append(o)
             continue
         flags = o.flags.copy()
-        flags[mine] = LEFT
+        flags[gone_at] = LEFT
         (kept if (flags == NAMED).any() else dropped).append(replace(o, flags=flags))
     return tuple(kept), dropped
 

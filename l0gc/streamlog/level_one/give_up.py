@@ -233,10 +233,10 @@ def _by_objects(cluster: ClusterHandles, topics: Sequence[Topic], keys: set[str]
 
 
 def _of_topic(state: TopicState, topic: Topic, keys: set[str]) -> Iterator[_Lost]:
-    mine = [o.extents["partition"] for o in state.objects if o.key in keys]
-    if not mine:
+    by_object = [o.extents["partition"] for o in state.objects if o.key in keys]
+    if not by_object:
         return
-    partitions = np.unique(np.concatenate(mine))
+    partitions = np.unique(np.concatenate(by_object))
     extents: dict[int, list[Extent]] = {p: [] for p in partitions.tolist()}
     for o in state.objects:
         for row in o.extents[indices_in(partitions, o.extents["partition"])[1]]:
@@ -398,11 +398,11 @@ def hole_body(key: str, record: GiveUpRecord, remains: Sequence[bytes] = ()) -> 
     Raises `UsageError` if the remains, or the footer, are more than readers accept (hazard 39).
     """
     said, size = msgspec.json.encode(record), sum(map(len, remains))
-    for what, number, most in (("remains", size, MAX_HOLE_BYTES), ("notes", len(said), MAX_FOOTER_BYTES // 2)):
+    for text, number, most in (("remains", size, MAX_HOLE_BYTES), ("notes", len(said), MAX_FOOTER_BYTES // 2)):
         if number > most:
             raise UsageError(
                 f"the records {record.first_offset} to {record.last_offset} of partition {record.topic}/{record.partition} "
-                f"have {what} of {number:,} bytes, more than the {most:,} that a hole may keep; nothing was given up: give "
+                f"have {text} of {number:,} bytes, more than the {most:,} that a hole may keep; nothing was given up: give "
                 "up fewer at once, with --offsets"
             )
     sink = pa.BufferOutputStream()

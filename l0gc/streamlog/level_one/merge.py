@@ -126,8 +126,8 @@ class Share:
     of: int = 1
 
     def has(self, revision: int, partitions: Rows) -> Rows:
-        mine: Rows = writers_of(revision, partitions, self.of) == self.number
-        return mine
+        is_written_here: Rows = writers_of(revision, partitions, self.of) == self.number
+        return is_written_here
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,14 +330,14 @@ class _ShareMerge(Editor):
         """Yield what to merge by size, and what else to rewrite for a newer value schema."""
         room = self._share.max_bytes
         for revision, topic in states.items():
-            mine, rule = functools.partial(self._share.has, revision), self._share.rules[revision]
+            is_in_share, rule = functools.partial(self._share.has, revision), self._share.rules[revision]
             outdated = outdated_rows(topic.l1, self.topics[revision].schema_epoch)
             if not len(outdated):
-                yield from merges_of(topic, rule, mine)
+                yield from merges_of(topic, rule, is_in_share)
                 continue
-            merges = [*merges_of(topic, rule, mine)]
+            merges = [*merges_of(topic, rule, is_in_share)]
             yield from merges
-            rows = within_limit(without_merged(outdated[mine(outdated["partition"])], merges), room)
+            rows = within_limit(without_merged(outdated[is_in_share(outdated["partition"])], merges), room)
             room -= int(rows["bytes"].sum())
             yield from rewrites_of(revision, rows, rule)
 

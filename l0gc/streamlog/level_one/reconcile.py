@@ -330,14 +330,14 @@ def handed_on(written: WrittenL1, number: Mapping[int, int]) -> Iterator[tuple[i
 
 def gathered(parts: Iterable[Files | Fault]) -> WrittenL1:
     written = WrittenL1()
-    for what in parts:
-        if isinstance(what, Fault):
-            written.faults.append(what)
+    for part in parts:
+        if isinstance(part, Fault):
+            written.faults.append(part)
             continue
-        at = what.journal, what.revision
-        written.files[at] = np.concatenate([written.files.get(at, NO_L1_ROWS), what.files])
-        written.misfits[at] = np.concatenate([written.misfits.get(at, NO_MISFITS), what.misfits])
-        written.shared.setdefault(at, []).extend(what.shared)
+        at = part.journal, part.revision
+        written.files[at] = np.concatenate([written.files.get(at, NO_L1_ROWS), part.files])
+        written.misfits[at] = np.concatenate([written.misfits.get(at, NO_MISFITS), part.misfits])
+        written.shared.setdefault(at, []).extend(part.shared)
     return written
 
 
@@ -416,10 +416,10 @@ class Commit(Editor):
     ) -> None:
         """Add up what landed, now or at an earlier try, and report what still waits because vacuum has fenced it off."""
         rows = np.concatenate([files, *(o.listed() for o in shared)])
-        mine = rows[np.isin(rows["partition"], list(refused))]
+        refused_rows = rows[np.isin(rows["partition"], list(refused))]
         with self.handle.replica.lock:  # one object proves that an earlier try landed
-            landed = set(mine["partition"][self.handle.state.has_named(revision, mine)].tolist())
-            for o in shared if len(mine) else ():
+            landed = set(refused_rows["partition"][self.handle.state.has_named(revision, refused_rows)].tolist())
+            for o in shared if len(refused_rows) else ():
                 landed |= set(self.handle.state.has_landed(revision, o).tolist()) & refused.keys()
         counted = rows[~np.isin(rows["partition"], list(refused.keys() - landed))]
         if len(counted):
@@ -430,7 +430,7 @@ class Commit(Editor):
         self._result.l1_objects += len(objects)
         self._result.bytes += int(objects["bytes"].sum())
         self._result.misfits += int(misfits["records"][np.isin(misfits["partition"], counted["partition"])].sum())
-        rest = mine[~np.isin(mine["partition"], list(landed))]
+        rest = refused_rows[~np.isin(refused_rows["partition"], list(landed))]
         partitions, firsts = np.unique(rest["partition"], return_index=True)
         with self.handle.replica.lock:
             state = self.handle.state

@@ -214,6 +214,6 @@ def _checked(store: ObjectStore, done: RewriteResult, expected: dict[str, bytes]
         and hashes.digest() == expected
     )
     if not same:
-        what = f"the records of the {len(merge.sources)} L1 objects that it was to replace; they stay"
-        return RewriteResult(merge, error=CorruptObjectError(f"{written.wanted.key} does not hold {what}"))
+        missing = f"the records of the {len(merge.sources)} L1 objects that it was to replace; they stay"
+        return RewriteResult(merge, error=CorruptObjectError(f"{written.wanted.key} does not hold {missing}"))
     return done

@@ -297,9 +297,9 @@ class _Work:
         if not self.limits and (follows | ~same).all():
             return pieces, []
         revision, kept_parts, gaps = int(pieces["revision"][0]), list[Rows](), list[tuple[int, _Gap]]()
-        for mine in _partitions(pieces):
-            partition = int(mine["partition"][0])
-            kept, gap = _consecutive(mine, self.limits.get((revision, partition)))
+        for of_partition in _partitions(pieces):
+            partition = int(of_partition["partition"][0])
+            kept, gap = _consecutive(of_partition, self.limits.get((revision, partition)))
             kept_parts.append(kept)
             gaps += [] if gap is None else [(partition, gap)]
         return np.concatenate(kept_parts), gaps

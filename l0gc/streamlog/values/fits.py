@@ -157,11 +157,11 @@ def _struct(columns: tuple[ValueColumn, ...]) -> _Reader:
             raw = fields.get(name)
             if raw is None or (given := bytes(raw)) == b"null":
                 continue
-            here = where, f".{name}"
+            at = where, f".{name}"
             try:
-                fields_read[name] = field(given, here, misfits)
+                fields_read[name] = field(given, at, misfits)
             except Misfit as e:
-                misfits.append((here, _misfit(c, given, e)))
+                misfits.append((at, _misfit(c, given, e)))
         return fields_read
 
     return read
@@ -179,11 +179,11 @@ def _list(element: ValueColumn) -> _Reader:
         for number, raw in enumerate(elements):
             value = None
             if (given := bytes(raw)) != b"null":
-                here = where, f"[{number}]"
+                at = where, f"[{number}]"
                 try:
-                    value = read_one(given, here, misfits)
+                    value = read_one(given, at, misfits)
                 except Misfit as e:
-                    misfits.append((here, _misfit(element, given, e)))
+                    misfits.append((at, _misfit(element, given, e)))
             items.append(value)
         return items
 

@@ -14,7 +14,7 @@ import l0gc.collect.plan
 import l0gc.collect.run
 import l0gc.streamlog.ingest.inputs
 import l0gc.streamlog.ingest.uploader
-from l0gc.collect.scan import SkipScan
+from l0gc.collect.skip_scan import SkipScan
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, StoreError
 from l0gc.keys import KeyLayout
@@ -48,9 +48,9 @@ class _Sorting(Wrapped):
 
 @mutant(
     12,
-    "l0gc/collect/scan.py::SkipScan",
+    "l0gc/collect/skip_scan.py::SkipScan",
     "a page's order is not looked at",
-    "tests/collect/test_scan.py::test_a_disordered_page_is_noticed",
+    "tests/collect/test_skip_scan.py::test_a_disordered_page_is_noticed",
     simulated=False,
 )
 def disorder_unseen() -> AbstractContextManager[Any]:

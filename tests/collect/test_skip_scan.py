@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import l0gc.collect.scan
+import l0gc.collect.skip_scan
 from l0gc.collect.plan import DeletionPlan
-from l0gc.collect.scan import OutOfOrderError, RunCounts, SkipScan
+from l0gc.collect.skip_scan import OutOfOrderError, RunCounts, SkipScan
 from l0gc.keys import KeyLayout
 from l0gc.operations import Sweep
 from l0gc.storage.objectstore import PAGE_SIZE
@@ -46,7 +46,7 @@ def _real_pages_afterwards() -> Iterator[None]:
 
 def pages_of(size: int) -> None:
     """The scan takes a page of `size` for a full one, as the store makes it."""
-    setattr(l0gc.collect.scan, "PAGE_SIZE", size)  # noqa: B010 - the name is not the module's own
+    setattr(l0gc.collect.skip_scan, "PAGE_SIZE", size)  # noqa: B010 - the name is not the module's own
 
 
 @given(buckets(), st.integers(1, 7), cuts, st.booleans())
