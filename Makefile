@@ -4,6 +4,7 @@
 # Spark of its own, of 1 GiB.
 
 PYTHON ?=
+PART ?=
 SEEDS ?= 300
 MINUTES ?= 12
 JOBS ?= 3
@@ -22,7 +23,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help check generate contracts style ruff-check ruff-format mypy near demo test thorough release lowest simulate explore crash-test soak lint format bench captures docs clean java
+.PHONY: help check generate contracts style ruff-check ruff-format mypy near mutants demo test thorough release lowest simulate explore crash-test soak lint format bench captures docs clean java
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +58,9 @@ mypy: | $(BIN)/l0gc
 
 near: | $(BIN)/l0gc ## Run the quick tests that mirror the files changed since main
 	$(BIN)/python -m tests.near
+
+mutants: $(VENV)/.mutants ## Change a PART (l0gc/collect/plan.py) in each small way, and list the changes that its tests miss
+	$(BIN)/python -m tests.mutate $(PART)
 
 test: $(VENV)/.dev java ## Prove each rule once
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 25 -m 'not thorough'
@@ -130,6 +134,10 @@ $(VENV)/.dev: pyproject.toml
 $(BIN)/l0gc:
 	@.ci/venv $(VENV) "$(PYTHON)"
 	@$(PIP) --editable '.[dev]'
+
+$(VENV)/.mutants: $(VENV)/.dev
+	@$(PIP) --editable '.[dev,docs,server,mutants]'
+	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
 	@$(PIP) --editable '.[dev,docs,server,bench]'

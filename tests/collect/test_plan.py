@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import count
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -12,17 +15,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.collect.deletion import Deletable
+from l0gc.collect.deletion import Deletable, set_pause
 from l0gc.collect.history import started_ms
-from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, DeletionPlan, plan_sweep
+from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, DeletionPlan, plan_sweep, plan_vacuum, run_id
 from l0gc.collect.record import read_summary
 from l0gc.collect.run import Budget
 from l0gc.collect.skip_scan import RunCounts
 from l0gc.collect.sweep import SweepResult, SweepRun
 from l0gc.epoch import NO_WATERMARK
-from l0gc.errors import SafetyError, StoreError, UsageError
+from l0gc.errors import PausedError, SafetyError, StoreError, UsageError
 from l0gc.keys import PUBLISHED_WATERMARK
-from l0gc.operations import Sweep
+from l0gc.operations import Sweep, Vacuum
 from l0gc.storage.objectstore import UnfinishedUpload
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish, require_seen
@@ -90,6 +93,45 @@ def test_a_run_is_named_by_the_stores_clock() -> None:
     cluster = a_cluster()
     plan = plan_sweep(cluster, Sweep())
     assert started_ms(plan.run_id) == plan.started_ms // 1000 * 1000 == store_of(cluster).clock.ms // 1000 * 1000
+
+
+def test_a_run_is_named_in_utc_wherever_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        name = run_id(0, "12345678-9")
+    time.tzset()
+    assert name == "19700101T000000Z-12345678"
+
+
+@pytest.mark.parametrize("plan_run", [partial(plan_sweep, options=Sweep()), partial(plan_vacuum, options=Vacuum())])
+def test_a_plan_shows_its_cluster_and_bucket(
+    plan_run: Callable[..., DeletionPlan[Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = a_cluster()
+    monkeypatch.setattr(store_of(cluster), "versioning", lambda: "enabled")
+    plan = plan_run(cluster, name="job")
+    assert (plan.run_id, plan.watermark, plan.bound, plan.external_log) == ("job", 4, 4, False)
+    assert (plan.cluster_epoch, plan.layout) == (cluster.controller.epoch(), cluster.controller.layout())
+    assert plan.versioning == "enabled"
+    assert plan.paused == ""
+
+
+@pytest.mark.parametrize("age_s", [1, 2.5, 86_400])
+def test_a_minimum_age_counts_back_from_the_runs_start(age_s: float) -> None:
+    plan = plan_sweep(a_cluster(), Sweep(min_age_s=age_s))
+    assert plan.older_than_ms == plan.started_ms - age_s * 1000
+
+
+@pytest.mark.parametrize(("plan_run", "options"), [(plan_sweep, Sweep), (plan_vacuum, Vacuum)], ids=["sweep", "vacuum"])
+def test_a_pause_lets_only_a_dry_run_start(
+    plan_run: Callable[..., DeletionPlan[Any]], options: Callable[..., Any]
+) -> None:
+    cluster = a_cluster()
+    set_pause(cluster.store, "disk audit", "ann")
+    with pytest.raises(PausedError, match="disk audit"):
+        plan_run(cluster, options())
+    assert "disk audit" in plan_run(cluster, options(dry_run=True)).paused
 
 
 def test_without_a_minimum_age_an_object_of_this_very_moment_goes() -> None:
@@ -238,6 +280,23 @@ def test_a_sweep_deletes_no_more_than_the_share_and_says_so(ratio: float, most: 
     result = SweepRun(cluster, options).run(3)
     assert len(before - level_zero(cluster)) == result.deleted == dry.deleted == most
     assert result.over_ratio == dry.over_ratio == (most < 60)
+
+
+@pytest.mark.parametrize(
+    ("listed", "eligible", "most"), [(100, 50, 50), (100, 51, 99), (100, -1, 99), (0, 0, 0), (1, 1, 99)]
+)
+def test_the_usual_number_counts_only_if_the_share_may_not_suffice(listed: int, eligible: int, most: int) -> None:
+    cluster = a_cluster(watermark=None)
+    published = msgspec.structs.replace(with_counts(listed, eligible), cluster_id=cluster.identity().cluster_id)
+    publish(cluster.store, cluster.runtime, published)
+    plan = plan_sweep(cluster, Sweep(max_delete_ratio=0.5), usual=lambda now_ms: 99)
+    assert plan.limits == {RATIO: most}
+
+
+def test_a_share_of_nothing_deletes_nothing_even_if_more_is_usual() -> None:
+    plan = plan_sweep(a_cluster(), Sweep())
+    plan = msgspec.structs.replace(plan, options=Sweep(max_delete_ratio=0.0))
+    assert plan.limited_to_share(108, 99).limits == {RATIO: 0}
 
 
 class Weeks:
