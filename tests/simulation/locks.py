@@ -7,6 +7,7 @@ whole simulation. These give the turn back to the scheduler until they are free,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from types import ModuleType, SimpleNamespace, TracebackType
@@ -119,7 +120,11 @@ def _wait_until(free: Callable[[], bool]) -> None:
 def instead_of_threads() -> Iterator[None]:
     """While this holds, l0gc's handles take their locks from here."""
     ours = SimpleNamespace(
-        Lock=Lock, RLock=lambda: Lock(reentrant=True), Condition=Condition, BoundedSemaphore=Semaphore
+        Lock=Lock,
+        RLock=lambda: Lock(reentrant=True),
+        Condition=Condition,
+        BoundedSemaphore=Semaphore,
+        Event=threading.Event,  # actors only ask whether one is set
     )
     with ExitStack() as stack:
         for module in _SHARED:
