@@ -37,7 +37,7 @@ from l0gc.streamlog.topics import (
     TopicDescription,
     TopicList,
 )
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from l0gc.inspect.overview_reader import garbage_of, read_overview
 from l0gc.settings import Settings
 from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import IDLE, UNRECONCILED
 from tests.inspect.report.support import run_entry, totals

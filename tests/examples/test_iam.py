@@ -303,9 +303,9 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
     assert account.l0gc("uploader", *upload, stdin=b"one\ntwo\n").data["skipped"] == 2
     assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"
     jobs = (
-        "status --profile looker",
-        f"explain {written['key']} --profile looker",
-        *(f"{command} --profile looker" for command in LOOKS),
+        "status --profile viewer",
+        f"explain {written['key']} --profile viewer",
+        *(f"{command} --profile viewer" for command in LOOKS),
         "reconcile --profile reconciler",
         "merge --profile reconciler",
         "housekeep --barrier --profile housekeeper",
@@ -336,7 +336,7 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
     assert swept.data["deleted"] == 1
     assert swept.stderr == ""
     account.l0gc("sweeper", "runs", "show", swept.data["run_id"])
-    assert account.l0gc("looker", "status", "--json").data["runs"]
+    assert account.l0gc("viewer", "status", "--json").data["runs"]
     assert account.l0gc("reporter", "report", "-o", str(tmp_path / "page.html"), "--json").data["runs_total"] == 1
     assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"  # from L1
     account.l0gc("uploader", "upload", "events", "-", "--producer", "q", stdin=b"three\n")
@@ -356,7 +356,7 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
         "delete-records events --before-offset -1 --partition 0 --yes --profile expirer",
     )
     account.l0gc("uploader", "upload", "events", "-", "--partition", "0", stdin=b"lost\n")
-    described = account.l0gc("looker", "topic", "describe", "events", "--partition", "0", "--json").data
+    described = account.l0gc("viewer", "topic", "describe", "events", "--partition", "0", "--json").data
     lost = ("--partition", "0", "--offsets", str(described["offsets"][0]["next_offset"] - 1))
     account.l0gc("expirer", "give-up", "events", *lost, "--force-readable", "--yes")
     account.l0gc("administrator", "topic", "delete", "events", "--yes")

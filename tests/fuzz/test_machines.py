@@ -46,7 +46,7 @@ from l0gc.streamlog.journal.entries import (
 from l0gc.streamlog.journal.producers import InputSpan
 from l0gc.streamlog.journal.rows import pack
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.fuzz.mutations import MSGPACK, fuzzing, hostile, other_msgpack, refusal
 from tests.support.journal import (
     REVISION,

@@ -26,7 +26,7 @@ from l0gc.streamlog.level_one.plan import Round
 from l0gc.streamlog.level_one.reconcile import ReconcileResult, commit_round, gathered, reconcile
 from l0gc.streamlog.level_one.write import WrittenL1
 from l0gc.streamlog.topics import delete_topic
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from l0gc.watermark.histogram import read_listing
 from l0gc.watermark.pipeline import run_pipeline
 from tests.simulation import typed

@@ -81,7 +81,7 @@ class ValueSchema(msgspec.Struct, frozen=True, array_like=True):
     last_id: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as Iceberg's JSON has it; `values.given` reads it again."""
+        """Return the schema as Iceberg's JSON has it; `values.schema_formats` reads it again."""
         return {"type": _STRUCT, "schema-id": self.number, "fields": fields_json(self.columns)}
 
 

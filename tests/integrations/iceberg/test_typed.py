@@ -26,7 +26,7 @@ from l0gc.storage.config import StoreConfig
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR_ID
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.support.engines import a_duckdb
 from tests.support.memory_store import another_process, copy_of, put_back, store_of
 from tests.support.reconcile import put, reconcile

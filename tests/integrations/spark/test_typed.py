@@ -19,8 +19,8 @@ from l0gc.integrations.spark.stage import Stager
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import NOT_GIVEN
 from l0gc.streamlog.reader import read_topic
-from l0gc.streamlog.values.given import columns_of
 from l0gc.streamlog.values.parse import parser_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.support.memory_store import memory_cluster
 from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, data_source, on, stream_reader, table

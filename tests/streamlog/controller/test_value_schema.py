@@ -26,7 +26,7 @@ from l0gc.streamlog.controller.value_schema import (
     evolved,
     loses,
 )
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.support.controller import FOUNDED, MACHINE, created, landed, state_of
 from tests.support.memory_store import Call, another_process, copy_of, memory_cluster, put_back, store_of
 from tests.support.topics import topics_of

@@ -25,7 +25,7 @@ from l0gc.streamlog.level_one.share import shared_object
 from l0gc.streamlog.offset_reader import OffsetReader
 from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.reader import read_topic
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.support.memory_store import another_process, memory_cluster, store_of
 from tests.support.reconcile import begin, files, partition_of, put, reconcile, reconcile_but
 from tests.support.sharing import Values, drain, loaded, share, state_of, values

@@ -20,7 +20,7 @@ from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION, schema_number
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import describe_topic, infer_schema
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.support.memory_store import another_process, memory_cluster, store_of
 from tests.support.merge import merge
 from tests.support.reconcile import begin, files, partition_of, put, reconcile

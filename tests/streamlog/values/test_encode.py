@@ -18,8 +18,8 @@ from l0gc.errors import UsageError
 from l0gc.streamlog.controller.value_schema import ValueSchema, evolved
 from l0gc.streamlog.ingest.records import records_of
 from l0gc.streamlog.values.encode import values_of
-from l0gc.streamlog.values.given import columns_of
 from l0gc.streamlog.values.parse import ValueParser
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.support.typed_values import a_line, fields_of
 
 PLACE = {"type": "struct", "fields": [{"name": "lat", "type": "float"}, {"name": "day", "type": "date"}]}

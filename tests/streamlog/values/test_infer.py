@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.streamlog.controller.value_schema import evolved, fields_json
-from l0gc.streamlog.values.given import columns_of
 from l0gc.streamlog.values.infer import inferred
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.streamlog.controller.test_value_schema import NAMES, shown
 
 

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from l0gc.streamlog.controller.value_schema import FIRST_ID, VALUE_ERROR, VALUE_ERROR_ID, evolved
 from l0gc.streamlog.values import parse
 from l0gc.streamlog.values.fits import MAX_NESTING
-from l0gc.streamlog.values.given import columns_of
 from l0gc.streamlog.values.parse import ValueParser
+from l0gc.streamlog.values.schema_formats import columns_of
 
 PLACE: Final = {"type": "struct", "fields": [{"name": "lat", "type": "float"}, {"name": "day", "type": "date"}]}
 FIELDS: Final = [

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 from l0gc.streamlog.controller.value_schema import VALUE_ERROR, ValueSchema, evolved
-from l0gc.streamlog.values.given import columns_of
 from l0gc.streamlog.values.parse import ValueParser
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.support.memory_store import memory_cluster, store_of
 from tests.support.reconcile import put, reconcile
 from tests.support.typed_judge import judged

@@ -9,7 +9,7 @@ import pytest
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.value_schema import evolved
-from l0gc.streamlog.values.given import columns_of
+from l0gc.streamlog.values.schema_formats import columns_of
 from tests.streamlog.controller.test_value_schema import fields, shown
 
 ARROW = {
