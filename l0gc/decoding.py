@@ -19,7 +19,7 @@ UNDECODABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 
 def decoded(decoder: msgspec.json.Decoder[T] | msgspec.msgpack.Decoder[T], body: bytes, wrong: str) -> T:
-    """Return what `body` holds. Raises `CorruptObjectError`, whose message begins with `wrong`, if it holds something
+    """Return the value in `body`. Raises `CorruptObjectError`, whose message begins with `wrong`, if it holds something
     else.
     """
     try:

@@ -26,7 +26,7 @@ def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def fault_of(error: object) -> str:
-    """Return what an error reports, without the remedy at its end, for a text that has a remedy of its own."""
+    """Return an error's message without the remedy at its end, for a text that has another remedy."""
     return str(error).partition("; restore ")[0]
 
 

@@ -124,5 +124,5 @@ def dollars(amount: float) -> str:
 
 
 def dollars_month(size: int, price: float) -> float:
-    """Return what `size` bytes cost per month, at `price` dollars per GB and month."""
+    """Return the cost of `size` bytes per month, at `price` dollars per GB and month."""
     return size / GB * price

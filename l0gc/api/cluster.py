@@ -525,7 +525,7 @@ class Cluster:
         if spark is None:
             spark = getattr(external, "session", None)
         with recorded_attempt(handles, "compute-watermark", dry_run=request.dry_run):
-            # What is wrong with the arguments is reported before Spark starts.
+            # Mistakes in the arguments are reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
             if accept_lost:
                 what_is_lost(handles)
@@ -884,7 +884,7 @@ class Cluster:
         return target, request
 
     def _reading(self, read: Callable[..., Iterator[A]], topic: Topic, request: Read) -> Iterator[A]:
-        """Yield what is read, as of a pin if the options ask for one."""
+        """Yield the results of `read`, as of a pin if the options ask for one."""
         read_now = self._pinned(read, topic, request) if request.pin else read(self.handles(), topic, request)
         return self._while_open(read_now)
 

@@ -80,7 +80,7 @@ class EngineEstimate:
     spark: SparkTarget
 
     def here_s(self, units: float) -> float:
-        """Return the seconds in this process."""
+        """Return the seconds that this many units take in this process."""
         return self.journals / JOURNALS.here + units * self._here_unit
 
     def spark_s(self, units: float) -> float:

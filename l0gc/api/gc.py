@@ -340,7 +340,7 @@ class Due:
         return self._cluster.store.now_ms() if as_of_ms is None else as_of_ms
 
     def _noted(self) -> gc_steps.GcNote:
-        """Return what the last runs have recorded, read once."""
+        """Return the note of the last runs, read once."""
         if self._note is None:
             self._note = read_gc_note(self._cluster.store)
         return self._note

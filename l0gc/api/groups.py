@@ -398,7 +398,7 @@ class Runs(Group):
         record_dir: Path | None = None,
         each: Callable[[RecordedObject], None] = lambda row: None,
     ) -> RunDetail:
-        """Return what happened to the objects of one run. As `l0gc runs show`.
+        """Return the fate of one run's objects. As `l0gc runs show`.
 
         Args:
             sample: how many objects the result contains.

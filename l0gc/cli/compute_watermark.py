@@ -151,7 +151,7 @@ def _listing_lines(result: WatermarkResult, seen: ScanReport) -> list[str]:
 
 
 def _held(result: WatermarkResult, epoch: int, r: ScanRow) -> str:
-    """Return what holds an epoch; if no partition of the run's snapshot needs it, only pins do."""
+    """Return the holders of an epoch; if no partition of the run's snapshot needs it, only pins do."""
     if r.held_by:
         return f"by {r.held_by}{f' and {r.holders - 1:,} more' if r.holders > 1 else ''}"
     if epoch > result.cluster_epoch:

@@ -206,7 +206,7 @@ class _Demo:
         """Compute M once more, on Spark, and return its version, tasks and seconds; None if Spark cannot start here.
 
         Args:
-            local: what one process computed.
+            local: the result of one process.
 
         Raises:
             L0gcError: Spark computed another M, or found other objects.

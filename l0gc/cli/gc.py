@@ -80,7 +80,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
             raise stopped from e
 
     def lines(result: GcResult) -> list[str]:
-        """Return what each step printed, with its name before its first line, and a line for all that were not due."""
+        """Return the lines of each step, with its name before the first, and a line for all steps that were not due."""
         shown = []
         for step in STEPS:
             for i, line in enumerate(text.get(step, [])):

@@ -165,7 +165,7 @@ COMMANDS: Final = {name: CommandRow(*row) for name, row in _ROWS.items()}
 
 
 def effects() -> dict[str, Effect]:
-    """Return what each command does to a cluster, by its words after `l0gc`: `topic create`."""
+    """Return the effect of each command on a cluster, by its words after `l0gc`: `topic create`."""
     by_command = dict[str, Effect]()
     for name, command in COMMANDS.items():
         if isinstance(command.effect, tuple):
@@ -285,7 +285,7 @@ def _run() -> Any:
 
 
 def _show(e: click.ClickException) -> None:
-    """Show what is wrong with the command line as click does, but break lines between words."""
+    """Show a mistake in the command line as click does, but break lines between words."""
     if isinstance(e, click.UsageError) and e.ctx is not None:
         click.echo(f"{e.ctx.get_usage()}\nTry '{e.ctx.command_path} --help' for help.\n", err=True)
     for line in fitted([f"Error: {e.format_message()}"], 7, sys.stderr):
@@ -316,7 +316,7 @@ def _give_up_stdout() -> None:
 
 
 def _of_stdout(e: OSError) -> str:
-    """Return what is wrong with stdout, if that failed: click itself writes help. Other output raises other errors."""
+    """Return a sentence on stdout, if that failed: click itself writes help. Other output raises other errors."""
     if not any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(e.__traceback__)):
         return ""
     _give_up_stdout()
@@ -324,7 +324,7 @@ def _of_stdout(e: OSError) -> str:
 
 
 def _of_this_machine(e: OSError) -> str:
-    """Return what is wrong with a local file, folder or disk; no other `OSError` is left."""
+    """Return a sentence on a local file, folder or disk that failed; no other `OSError` is left."""
     where, said = str(e.filename or ""), e.strerror or str(e)
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left{f' for {where}' if where else ''}: free some, or set TMPDIR to a folder that has more"

@@ -351,7 +351,7 @@ def held_back(
     total: int | None = None,
     beside: Callable[[Sequence[Holder]], str] = lambda group: "",
 ) -> list[str]:
-    """Return what holds M back, one line for each reason: `events/0 and 7 more at 4: ...`.
+    """Return the holders of M, one line for each reason: `events/0 and 7 more at 4: ...`.
 
     Args:
         cut: whether there may be more than these.
@@ -365,7 +365,7 @@ def held_back(
     lines = []
     for (gc_epoch, _), group in groups.items():
         first = group[0]
-        # Where all that are named have one reason, the others at that epoch are counted with them.
+        # If all named holders have one reason, the others at that epoch are counted with them.
         counted = total if total is not None and len(groups) == 1 else len(group)
         at_least = "at least " if cut and counted == len(group) else ""
         others = f" and {at_least}{counted - 1:,} more" if counted > 1 else ""

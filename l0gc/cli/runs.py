@@ -63,7 +63,7 @@ def _list_lines(runs: RunList) -> list[str]:
 @record_option
 @cluster_options()
 def show_command(out: Output, cluster: Cluster, run_id: str, all_objects: bool, record_dir: Path | None) -> None:
-    """Show what became of the objects of one run, also of one that was killed.
+    """Show the fate of one run's objects, even if the run was killed.
 
     \b
     Example:

@@ -49,8 +49,8 @@ class DroppedSource(Protocol):
         """Return the units that can be read."""
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
-        """Yield what a unit dropped by `before_ms`, by the store's clock, while no epoch above `epoch` existed, a few
-        thousand objects at a time.
+        """Yield the objects that a unit dropped by `before_ms`, by the store's clock, while no epoch above `epoch` existed.
+        Each batch has a few thousand.
         """
 
     def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
@@ -61,7 +61,7 @@ class DroppedSource(Protocol):
 
 
 def delete_dropped(source: DroppedSource, queue: DeletionQueue) -> None:
-    """Delete what was dropped long enough ago. Raises what ended it, and what the source raises."""
+    """Delete the objects that were dropped long enough ago. Raises what ended it, and what the source raises."""
     plan = queue.plan
     before_ms = plan.started_ms - int(1000 * plan.options.l1_grace_s)
     for unit in source.units():

@@ -389,7 +389,7 @@ def _counted(records: Records, start_after: str = "", *, shadow: bool = False) -
 
 
 def shadowed(records: Records, run_id: str, parallel: Parallel) -> Iterator[RecordedObject]:
-    """Yield what a shadow run would have deleted. Raises `CorruptObjectError`."""
+    """Yield the objects that a shadow run would have deleted. Raises `CorruptObjectError`."""
     keys = sorted(k for k in records.list(folder(run_id)).modified_ms if k.endswith(".parquet"))
     for at in range(0, len(keys), _SEGMENTS_AT_ONCE):
         for rows in parallel.map(lambda key: read_segment(records, key), keys[at : at + _SEGMENTS_AT_ONCE]):
@@ -397,10 +397,7 @@ def shadowed(records: Records, run_id: str, parallel: Parallel) -> Iterator[Reco
 
 
 def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
-    """Return what shadow runs have already recorded, for the next one: everything covered by the newest complete one.
-
-    The result is the epoch up to which, and the time before which; see `DeletionPlan`.
-    """
+    """Return the epoch and the time up to which the newest complete shadow run has recorded all objects."""
     for run in sorted(_counted(records, shadow=True)[1], reverse=True):
         if is_whole(s := read_summary(records, run), shards):
             return s.bound, s.older_than_ms - _CLOCKS_MS
@@ -713,7 +710,7 @@ def _take_back(cluster: ClusterView, records: Records, segments: Sequence[str], 
 
 
 def _record_undelete(cluster: ClusterView, records: Records, result: UndeleteResult, began_ms: int) -> None:
-    """Record what was restored, next to the runs that delete, if the store accepts it."""
+    """Record the restored objects, next to the runs that delete, if the store accepts it."""
     with suppress(StoreError):
         ended_ms = cluster.now_ms()
         summary = RunSummary(

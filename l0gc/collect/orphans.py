@@ -60,8 +60,8 @@ class OrphanSource(Protocol):
     def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
         """Append a fence to all units against stamps older than `before_ms`; return its epoch, 0 without one.
 
-        What was dropped since `dropped_before_ms` is not garbage yet, even if only the listing finds it. A unit that does
-        not accept the fence counts as broken from then on. A dry run appends nothing, and assumes what it would append.
+        An object that was dropped since `dropped_before_ms` is not garbage yet, even if only the listing finds it. A unit
+        that does not accept the fence counts as broken from then on. A dry run appends nothing, and assumes that it had.
         """
 
     def parts(self, prefix: str, count: int) -> Sequence[KeyRange]:

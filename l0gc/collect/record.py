@@ -105,7 +105,7 @@ class FolderRecords(LocalFolder):
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-            for above in path.relative_to(self.folder).parents:  # any of which may be new
+            for above in path.relative_to(self.folder).parents:  # each of them may be new
                 self._sync(self.folder / above)
         except OSError as e:
             raise StoreError(f"{path} cannot be written: {e.strerror or e}") from e

@@ -192,7 +192,7 @@ class DeletionQueue:
         self.full = False
 
     def count(self, counts: RunCounts) -> None:
-        """Count what a scan has seen."""
+        """Count the keys that a scan has seen."""
         with self.lock:
             self.counts.include(counts)
 
@@ -291,7 +291,7 @@ class DeletionQueue:
             self._room.put(None)
 
     def _count(self, gone: Sequence[Deletable]) -> None:
-        """Count what one request has deleted."""
+        """Count the deletions of one request."""
         with self.lock:
             t = self.counts
             t.objects += len(gone)
@@ -385,7 +385,7 @@ class RunResult(RunCounts, Outcome, kw_only=True):
 
     @property
     def kinds(self) -> dict[str, ObjectTotals]:
-        """Return what was deleted of each kind of garbage, if there are several."""
+        """Return the totals of each kind of garbage that was deleted, if there are several."""
         return {}
 
     @property
@@ -395,7 +395,7 @@ class RunResult(RunCounts, Outcome, kw_only=True):
 
     @property
     def problem(self) -> L0gcError | None:
-        """Return what kept the run from deleting everything that it was to delete."""
+        """Return the error that kept the run from deleting everything that it was to delete."""
         if self.paused and not self.dry_run:
             return paused_error(self.paused)
         if self.stopped:

@@ -104,7 +104,7 @@ class SweepResult(RunResult, kw_only=True):
 
     @property
     def problem(self) -> L0gcError | None:
-        """Return what kept the run from deleting everything that it was to delete."""
+        """Return the error that kept the run from deleting everything that it was to delete."""
         if super().problem is not None:
             return super().problem
         if not self.failed:
@@ -182,7 +182,7 @@ def _may_be_aborted(plan: DeletionPlan[Sweep], upload: UnfinishedUpload) -> bool
 
 
 def sweep_ranges(progress: Progress, workplace: Workplace, queue: DeletionQueue, ranges: Ranges) -> None:
-    """Hand over what may be deleted in the ranges.
+    """Find the objects in the ranges that may be deleted, and hand them to the queue.
 
     Args:
         progress: called after every request with the position of the run.

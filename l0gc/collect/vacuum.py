@@ -167,7 +167,7 @@ class VacuumResult(RunResult, kw_only=True):
 
     @property
     def problem(self) -> L0gcError | None:
-        """Return what kept the run from deleting everything that it was to delete."""
+        """Return the error that kept the run from deleting everything that it was to delete."""
         if super().problem is not None:
             return super().problem
         problems = []

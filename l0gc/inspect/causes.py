@@ -189,7 +189,7 @@ _LATER: Final = {HOUSEKEEP_OVERDUE, UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, NO
 
 
 def find_causes(o: Overview) -> list[Cause]:
-    """Return what holds M or the sweep, the most urgent first."""
+    """Return the causes that hold M or the sweep, the most urgent first."""
     causes = [*_of_the_watermark(o), *_of_the_bucket(o)]
     if not o.external_log:
         causes += [*_clock_causes(o), *_of_partitions(o), *_of_m(o, {c.cause for c in causes})]
@@ -424,7 +424,7 @@ def _of_partitions(o: Overview) -> Iterator[Cause]:
 
 
 def _moving(o: Overview, by_data: Sequence[Holder]) -> str:
-    """Return what makes M pass all of these at once.
+    """Return the command that makes M pass all of these at once.
 
     Housekeeping replaces the oldest epoch of a window by its newest one. If that is not above the epoch that M waits for,
     or the cluster has no newer epoch, only a barrier moves M at once.

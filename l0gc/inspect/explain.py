@@ -148,7 +148,7 @@ def explain_key(cluster: ClusterHandles, key: str) -> Explanation:
 
 
 def explain_epoch(cluster: ClusterHandles, epoch: int) -> Explanation:
-    """Return what holds the objects of an epoch."""
+    """Explain why the objects of an epoch are kept."""
     o = read_overview(cluster)
     e = _explanation(o, f"epoch {epoch}", epoch)
     _epoch(e, o, epoch)
@@ -156,7 +156,7 @@ def explain_epoch(cluster: ClusterHandles, epoch: int) -> Explanation:
 
 
 def explain_partition(cluster: ClusterHandles, name: str) -> Explanation:
-    """Return what a partition (`TOPIC/NUMBER`) holds.
+    """Explain which epochs a partition (`TOPIC/NUMBER`) holds.
 
     Raises:
         UsageError: the name is malformed.
@@ -344,7 +344,7 @@ def _why(h: Holder) -> str:
 
 
 def _moves(o: Overview, holders: Sequence[Holder], epoch: int, journal: int | None = None) -> str:
-    """Return what makes these partitions pass `epoch`; or that there is nothing to do, and when all of them have
+    """Return the command that makes these partitions pass `epoch`; or that there is nothing to do, and when all of them have
     passed it.
 
     Args:

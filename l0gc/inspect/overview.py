@@ -83,7 +83,7 @@ class Journals:
         return ((r.journal, r.state) for r in self.readings if r.state is not None)
 
     def topics(self) -> Iterator[tuple[Topic, JournalRun, TopicState]]:
-        """Yield what the readable journals hold of the existing topics."""
+        """Yield the existing topics with their states in the readable journals."""
         for journal, state in self.states():
             yield from ((topic, run, state.topic(topic.revision)) for topic, run in self.snapshot.topics_of(journal))
 
@@ -112,7 +112,7 @@ class Journals:
     # -- what partitions hold
 
     def holder(self, topic: Topic, partition: int) -> Holder:
-        """Return what one partition holds. Raises `CorruptObjectError` if its journal cannot be read."""
+        """Return one partition as a holder of M. Raises `CorruptObjectError` if its journal cannot be read."""
         reading = self.readings[topic.journal_of(partition)]
         if reading.state is None:
             raise CorruptObjectError(reading.error)

@@ -80,7 +80,7 @@ def read_overview(
         CorruptObjectError: the controller's log cannot be read, so nothing is known.
     """
     notes = list[str]()
-    # What is published comes before what is compared with it: a topic that M was computed without is gone then.
+    # M is read before the state that it is compared with: a topic that M was computed without is gone then.
     try:
         published, watermark_error = published_m(cluster)
     except StoreError as e:
@@ -157,8 +157,8 @@ def _raise_if_unreachable(e: StoreError) -> None:
 
 
 def published_m(cluster: ClusterHandles) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
-    """Return what is published, and, if it cannot be used, the code of the cause and a sentence. If it is lost, the first
-    is its copy.
+    """Return the published M, and, if it cannot be used, the code of the cause and a sentence. If it is lost, the first is
+    its copy.
     """
     cluster_id = cluster.controller.snapshot().cluster_id
     try:
@@ -190,7 +190,7 @@ def _newest_scan(store: ObjectStore, o: Overview) -> ScanSnapshot | None:
 
 
 def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
-    """Return what a scan shows under the current M, given what was deleted since (pure)."""
+    """Return the garbage that a scan shows under the current M, less what was deleted since (pure)."""
     eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
     held_rows = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
     objects, bytes_ = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)

@@ -121,7 +121,7 @@ def package_zip() -> Path | None:
 
 
 def unfit(driver: Mapping[str, str], looks: Iterable[WorkerCheck]) -> str:
-    """Return what prevents these workers from doing the driver's work, in one sentence; empty if nothing does."""
+    """Return one sentence on the difference that keeps these workers from doing the driver's work; empty without one."""
     for look in looks:
         missing = sorted(name for name in driver if look.versions.get(name) is None)
         if missing:

@@ -127,7 +127,7 @@ class Access:
         return None if _OF_AWS.fullmatch(url) else url
 
     def settled(self) -> StoreConfig:
-        """Return what another machine needs to send its requests to the same bucket, without secrets or
+        """Return the settings that another machine needs to send its requests to the same bucket, without secrets or
         machine-specific values.
         """
         said = {name: self.session.get_config_variable(name) for name in _SENT}
@@ -196,7 +196,7 @@ class Access:
 
     @cached_property
     def reach(self) -> Reach:
-        """Return what botocore decided. Raises what botocore raises if it cannot build a request."""
+        """Return botocore's decisions. Raises the error of botocore if it cannot build a request."""
         from botocore.httpsession import ProxyConfiguration
         from botocore.utils import get_environ_proxies
 

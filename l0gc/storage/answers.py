@@ -143,7 +143,7 @@ def check_answer(
 
 
 def _fault(needs: Needs, answer: Mapping[str, Any]) -> str:
-    """Return what is wrong with a successful answer; empty if nothing is."""
+    """Return the fault in a successful answer; empty without one."""
     headers, body = answer["headers"], answer["body"]
     if needs.streams:
         packed = headers.get("content-encoding", "").lower() not in {"", "identity", "aws-chunked"}

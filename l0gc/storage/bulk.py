@@ -189,7 +189,7 @@ class Bulk:
         return True
 
     def _ask(self, kind: str, key: str, request: Callable[[], T]) -> T:
-        """Return what a request returns, which is sent again if the table of answers says so."""
+        """Return the answer to a request, which is sent again if the table of answers demands it."""
         import obstore
 
         attempt, began = 1, time.monotonic()

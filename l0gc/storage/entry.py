@@ -72,7 +72,7 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 class Place(NamedTuple):
     """A place in a log: an offset and the id of the entry there.
 
-    Whatever notes how far it has read a log notes its place. After the log was set back to an older copy, another entry gets
+    A note of how far a log was read is a place in it. After the log was set back to an older copy, another entry gets
     the same offset, but never the same id (`Replica.holds`). An empty id is not compared.
     """
 

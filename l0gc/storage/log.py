@@ -372,7 +372,7 @@ class SharedLog:
                 if isinstance(answer, StoredEntry):
                     entries.append(answer)
                     continue
-                # Whatever was found after this offset has been written since it was seen to be free.
+                # The entries that were found after this offset were written since it was seen to be free.
                 if self.boundary.if_due(as_of_ms, answer)[0] > after + 1:
                     raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}")
                 self.store_time.saw(answer)

@@ -235,7 +235,7 @@ class ObjectStore(Protocol):
 def ask_of_one(
     store: ObjectStore, read: Callable[Concatenate[str, P], T], key: str, *what: P.args, **more: P.kwargs
 ) -> T:
-    """Return what `read` returns for a key and more arguments.
+    """Read one object with `read`, given its key and more arguments.
 
     Only a refusal by name is one: after a server error, a throttled request or a time-out, nothing is known of the object,
     however long they last (hazard 42).
@@ -284,7 +284,7 @@ def read_again(read: Callable[[], T]) -> T:
 
 
 def if_there(read: Callable[..., T], *what: Any) -> T | None:
-    """Return what `read` returns for these arguments; None if the object does not exist."""
+    """Read an object with `read` and these arguments; return None if it does not exist."""
     try:
         return read(*what)
     except ObjectNotFoundError:

@@ -112,7 +112,7 @@ def _ranges(store: ObjectStore, key: str) -> None:
 
 
 def _deletes(store: ObjectStore, folder: str, keys: Sequence[str]) -> None:
-    """Delete what was written, in each way that commands use."""
+    """Delete the objects that were written, in each way that commands use."""
     versions = store.delete_versions([*map(VersionedKey, keys[::3])]).failures
     for f in [*versions, *store.delete(keys[1::3]), *store.delete_once(keys[2::3])]:
         if f.code == DENIED:

@@ -152,7 +152,7 @@ class Replica(Generic[S]):
             return self._state
 
     def _complete(self) -> None:
-        """Read what the state lacks, and apply the entries since its checkpoint once more."""
+        """Read the parts that the state lacks, and apply the entries since its checkpoint once more."""
         assert self._since is not None
         try:
             kept = self.log.get_checkpoint(self._base)
@@ -204,7 +204,7 @@ class Replica(Generic[S]):
                 return self.state if whole else self.head
             assert self.as_of_ms is not None
             now = self._runtime.clock.monotonic()
-            # Where much time has passed by this machine's clock, a store's clock that jumped must not say otherwise.
+            # A store's clock that jumped must not hide that much time has passed by this machine's clock.
             slept = (now - self._read_at) * 1000 >= self.log.min_age_ms / 3
             try:
                 entries, as_of_ms = self.log.tail(

@@ -84,7 +84,7 @@ class Workers(Protocol[P_co]):
         ...
 
     def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
-        """Return what the last stage yields. The first stage gets the parts; on Spark, items between stages are
+        """Return the results of the last stage. The first stage gets the parts; on Spark, items between stages are
         pickled.
 
         A stage with one task may get items while the previous stage still runs. A stage with several begins when the

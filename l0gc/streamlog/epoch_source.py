@@ -81,7 +81,7 @@ def _read(readers: int, workplace: Workplace, task: JournalTask) -> tuple[UnitSu
 
 
 def pins_of(state: ControllerState, published: int) -> PinnedUnits:
-    """Return what the pins of a state hold. M = `published` was published before the state was read.
+    """Return the pins of a state as units that hold M. M = `published` was published before the state was read.
 
     A pin that has not taken effect holds M where it is. So does a pin below M, which had ended before the controller log
     was restored from a backup (hazard 10).

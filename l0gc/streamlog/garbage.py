@@ -121,7 +121,7 @@ class JournalGarbage:
             yield [self._dropped(unit, row) for row in rows[at : at + BATCH]]
 
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
-        """Return what was dropped by then, while no epoch above `epoch` existed, and is not pinned; or all `others`."""
+        """Return the rows dropped by then, while no epoch above `epoch` existed, and not pinned; or all `others`."""
         limits = unpinned(self._state, epoch, state.dropped["revision"])
         ripe: Rows = state.dropped[state.is_dropped_before(before_ms, limits) != others]
         return ripe
@@ -248,7 +248,7 @@ class JournalGarbage:
 
 
 def amounts_of(cluster: ControllerState, journals: Iterable[JournalState]) -> Amounts:
-    """Return what the journals list and what they dropped."""
+    """Return how many objects the journals list, and how many they have dropped."""
     live, dropped, oldest = np.zeros(3, np.int64), np.zeros(2, np.int64), []
     for state in journals:
         for t in state.topics.values():
@@ -265,7 +265,7 @@ def amounts_of(cluster: ControllerState, journals: Iterable[JournalState]) -> Am
 def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
     """Return for each topic, by revision, `epoch`, or the last epoch before its first pin.
 
-    What was dropped by then is not kept by a pin (hazard 36). A pin that this vacuum has not seen is newer than the epoch
+    No pin keeps an object that was dropped by then (hazard 36). A pin that this vacuum has not seen is newer than the epoch
     of its snapshot, which is above `epoch`.
     """
     revisions = distinct(topics)

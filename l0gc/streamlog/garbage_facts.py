@@ -144,7 +144,7 @@ class JournalNames:
             fence = self._part.fences.get(journal, -1)
             facts.append(Fact(k.epoch, fence, needed=True))
             span = self._spans[k.revision]
-            # What a log that was set back has forgotten may be named by nobody, and is needed (hazard 38).
+            # An object that a log has forgotten because it was set back is needed, though nothing names it (hazard 38).
             if self._kept.get((k.revision, journal), 0) <= k.epoch < fence and span.has(k.partition):
                 by_journal.setdefault((k.revision, journal), []).append((i, k))
         for at, named in by_journal.items():

@@ -34,7 +34,7 @@ _LOOKS: Final = 5
 
 
 def topic_copy(journal: JournalHandle, topic: Topic) -> TopicState:
-    """Return what a journal had of a topic when it last caught up, as a copy that does not change.
+    """Return a topic's state in a journal when that last caught up, as a copy that does not change.
 
     Raises:
         PartitionClosedError: the topic was deleted.
@@ -107,7 +107,7 @@ class TopicView:
         self.reconciled = state.values(state.reconciled, self.partitions, -1)
 
     def listed(self) -> Rows:
-        """Return what the partitions list in L1, as rows of `L1_ROW` by partition and offset; see `TopicState.all_rows`."""
+        """Return the partitions' lists of L1, as rows of `L1_ROW` by partition and offset; see `TopicState.all_rows`."""
         rows = self._known.all_rows()
         from_first: Rows = rows[np.searchsorted(rows["partition"], self.run.first) :]
         return from_first[: np.searchsorted(from_first["partition"], self.run.first + self.run.count)]
@@ -244,7 +244,7 @@ def look(
     ask: Callable[[TopicView], Found],
     seen: TopicView | None = None,
 ) -> Found:
-    """Return what `ask` finds in a view of a run. If something that the journal named was replaced, ask another view.
+    """Return the answer of `ask` about a view of a run. If something that the journal named was replaced, ask another view.
 
     Args:
         seen: an earlier view, which is asked first.

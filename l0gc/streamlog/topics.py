@@ -225,7 +225,7 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
 def describe_topic(
     cluster: ClusterHandles, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN
 ) -> TopicDescription:
-    """Return what a topic holds, according to its journals now.
+    """Return the totals of a topic, according to its journals now.
 
     Args:
         partition: the offsets of this one alone; by default those of the first `limit` partitions.

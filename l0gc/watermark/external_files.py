@@ -112,7 +112,7 @@ class _Part(NamedTuple):
 
 
 class _FileSet:
-    """A file, or all files of a folder, which has to stay finished while it is read.
+    """A file, or all files of a folder, which must stay complete while it is read.
 
     In a bucket, a name is a folder if there are keys below it.
     """
@@ -204,7 +204,7 @@ def _opened(store: ObjectStore, store_at: StoreAt, folder: str) -> ObjectStore |
 
 
 def _marker(store: ObjectStore | LocalFolder) -> object | None:
-    """Return what identifies a folder's `_SUCCESS`, and changes when it is rewritten; None if it does not exist."""
+    """Return an identity of a folder's `_SUCCESS`, which changes when that is rewritten; None if it does not exist."""
     marker = if_there(store.head, _MARKER)
     return None if marker is None else (marker.etag, marker.modified_ms)
 

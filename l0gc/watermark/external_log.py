@@ -206,12 +206,12 @@ class ExternalLogSource:
         last = published.partitions if published is not None else -1
         if 0 < summary.partitions < last and not limits.allow_fewer_partitions:
             raise SafetyError(
-                f"{count(summary.partitions, 'partition')} listed, where M was last published with {last:,}: the list looks "
+                f"the list has {count(summary.partitions, 'partition')}, and M was last published with {last:,}: it looks "
                 "cut off, and M would be too high; if partitions were deleted, give --allow-fewer-partitions"
             )
         if summary.first_unlisted is not None and not limits.allow_unlisted_reports:
             raise SafetyError(
-                f"{count(summary.unlisted, 'report')} of partitions that are not listed, the first of "
+                f"{count(summary.unlisted, 'report names', 'reports name')} a partition that is not listed, first "
                 f"{_name(summary.first_unlisted)}: the list of partitions looks cut off or older than the reports, and M "
                 "would be too high; if those partitions were deleted, give --allow-unlisted-reports"
             )

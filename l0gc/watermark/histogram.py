@@ -1,4 +1,4 @@
-"""Count what a bucket holds at each epoch, from the store's listing of the L0 prefix, in ranges of keys.
+"""Count a bucket's objects at each epoch, from the store's listing of the L0 prefix, in ranges of keys.
 
 Each range is summed where it is read, so the data transferred grows with the epochs, not with the keys.
 """

@@ -113,7 +113,7 @@ class EpochSource(Protocol):
         """Return the cluster, with the epoch that caps M."""
 
     def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
-        """Return what the partitions of the snapshot may still need.
+        """Return the epochs that the partitions of the snapshot may still need.
 
         Args:
             published: the published watermark. No partition is below its M, and no unit that cannot be read is, either.

@@ -118,7 +118,7 @@ def decode_published(body: bytes, key: str = PUBLISHED_WATERMARK) -> PublishedWa
 
 
 def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
-    """Return what is published and its ETag; (None, '') if nothing ever was. Without `published.json`, that is the copy of
+    """Return the published M and its ETag; (None, '') if none ever was. Without `published.json`, it is the copy of
     it, and the ETag is empty.
 
     Raises:
@@ -150,7 +150,7 @@ def _as_stored(published: PublishedWatermark, stored_ms: int) -> PublishedWaterm
 
 
 def lost(published: PublishedWatermark | None, etag: str) -> str:
-    """Return what is lost, as a sentence, if `read_any` returned the copy of a lost `published.json`; else an empty text."""
+    """Return a sentence on the loss, if `read_any` returned the copy of a lost `published.json`; else an empty text."""
     if published is None or etag:
         return ""
     return (
@@ -173,7 +173,7 @@ def refuse_if_lost(published: PublishedWatermark | None, etag: str) -> None:
 
 
 def what_is_lost(cluster: ClusterView) -> str:
-    """Return what is lost, as a sentence; an empty text if nothing of this cluster's was published before.
+    """Return a sentence on the loss; an empty text if nothing of this cluster's was published before.
 
     Raises:
         UsageError: `published.json` is there, and of use.
@@ -215,7 +215,7 @@ def replace_unusable(cluster: ClusterView) -> None:
 
 
 def _usable(store: ObjectStore, key: str, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
-    """Return what `published.json` or its copy holds, None if it is of no use, and its ETag, empty if it is gone."""
+    """Return the content of `published.json` or its copy, None if it cannot be used, and its ETag, empty if it is gone."""
     stored = if_there(store.get, key)
     if stored is None:
         return None, ""

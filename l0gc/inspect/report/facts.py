@@ -472,7 +472,7 @@ def _deletions(runs: Iterable[RunEntry]) -> list[RunSummary]:
 
 
 def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Savings | None:
-    """Return what all of the runs deleted, L0 and other kinds; None if that is nothing."""
+    """Return how much all of the runs deleted, L0 and other kinds; None if they deleted nothing."""
     deletions = sorted(_deletions(runs), key=lambda s: s.started_ms)
     if not deletions:
         return None
@@ -483,9 +483,7 @@ def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Savings | None:
 
 
 def shadow_of(runs: Iterable[RunEntry], shards: int, now_ms: int) -> ShadowProof | None:
-    """Return what shadow runs have recorded, each object once: the next complete run repeats what a partial one has
-    (pure).
-    """
+    """Return how much shadow runs have recorded, each object once: a complete run repeats an earlier partial one (pure)."""
     whole = [s for r in runs if (s := r.summary) is not None and is_whole(s, shards)]
     if not whole:
         return None

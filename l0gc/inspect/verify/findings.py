@@ -122,7 +122,7 @@ class Suspect(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> tuple[str, int, str, int]:
-        """Return what two readings of the same fault have in common; numbers in `detail` may have changed."""
+        """Return the fields that two readings of the same fault share; numbers in `detail` may have changed."""
         return self.kind, self.revision, self.key, self.offset
 
 
@@ -416,7 +416,7 @@ def check_journal(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[Susp
 
 
 def _check_placement(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> Iterator[Suspect]:
-    """Yield what a journal should not hold: unknown or misplaced topics, and live ones that it has closed."""
+    """Yield suspects for topics that a journal should not hold, and for live topics that it has closed."""
     for t in copy.state.topics.values():
         if text := unknown_topic(snapshot.state, "it", [(t.revision, t.topic_id)]):
             yield Suspect(Kind.TOPIC_UNKNOWN, copy.journal, revision=t.revision, key=copy.folder, detail=text)

@@ -83,7 +83,7 @@ def _read_log(
 
 
 def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[Kind, str]]:
-    """Yield what is missing although no truncation can have deleted it.
+    """Yield the missing entries that no truncation can have deleted.
 
     A truncation deletes only entries below the boundary, which it raises first, so the boundary is read after the
     listing. It keeps the entry of the newest checkpoint, whose absence shows that a log lost its end.

@@ -275,7 +275,7 @@ class Cut:
         self._ranges = [ends[end] for end in self._ends]
 
     def share(self, task: int) -> list[KeyRange]:
-        """Return what a task lists."""
+        """Return the ranges of keys that a task lists."""
         return self._ranges[task :: self.tasks]
 
     def task_of(self, folder: str, key: str) -> int:
@@ -500,14 +500,14 @@ class _Comparison:
             counts["l1_objects"] += max(1, len(refs))
 
     def contents(self) -> Iterator[Suspect | Observations]:
-        """Read what the journals refer to, several objects at a time."""
+        """Read the objects that the journals refer to, several at a time."""
         for chunk in in_chunks(range(len(self._keys)), _CONTENTS_AT_ONCE):
             read = self._cluster.parallel.map(self._check, chunk)
             yield from (s for s, _ in read if s is not None)
             yield Observations(Counter(bytes_read=sum(size for _, size in read)))
 
     def _check(self, n: int) -> tuple[Suspect | None, int]:
-        """Return what is wrong with an object's contents, if anything, and how many bytes were read."""
+        """Return the fault in an object's contents, if any, and how many bytes were read."""
         try:
             return self._content(n, self._needed[n])
         except UnansweredObjectError as e:
@@ -605,7 +605,7 @@ def _with(s: Suspect, detail: str | None) -> Suspect | None:
 
 
 def _object_again_or_not(cluster: ClusterHandles, deep: bool, s: Suspect) -> Suspect | None:
-    """Return what `_object_again` returns; that the store does not serve the object at present, if so."""
+    """Return the result of `_object_again`, or a suspect that the store does not serve at present."""
     try:
         return _object_again(cluster, s, deep=deep)
     except UnansweredObjectError as e:

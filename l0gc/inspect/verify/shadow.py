@@ -135,7 +135,7 @@ def verify_shadow(cluster: ClusterHandles, logs: AccessLogs | None = None) -> Ve
 def _needed(
     cluster: ClusterHandles, run: RunEntry, pins: Sequence[Pin], needs: _Needs, proof: ShadowProof
 ) -> Iterator[Suspect]:
-    """Yield what names an object in a run's record, now or since the run."""
+    """Yield a suspect for each object of a run's record that something needs, or has needed since the run."""
     ends, bound = (run.summary.ends, run.summary.bound) if run.summary is not None else ({}, NO_WATERMARK)
     for pin in pins:
         if pin.watermark < bound:

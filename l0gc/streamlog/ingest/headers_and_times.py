@@ -132,7 +132,7 @@ def headers_of(column: pa.Array) -> tuple[Rows, pa.Array, pa.Array]:
 
 
 def header_bytes(column: pa.Array) -> Rows:
-    """Return what the headers of each record take, with the numbers that are stored for them."""
+    """Return the size of each record's headers, with the numbers that are stored for them."""
     counts, keys, values = headers_of(column)
     sizes = columns.uncut(keys)[0].astype(np.int64) + np.maximum(columns.uncut(values)[0], 0) + HEADER_OVERHEAD
     total: Rows = sums_of(sizes, counts)
@@ -245,7 +245,7 @@ def _listed(counts: Rows, keys: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def pack_optional(times_ms: Rows | None, headers: pa.Array | None, count: int) -> list[bytes | memoryview]:
-    """Return what follows the values in a block of this many records; nothing if none has a create time or headers."""
+    """Return the bytes after the values in a block of this many records; none if no record has a create time or headers."""
     no_time = times_ms is None or not (times_ms != NO_TIME).any()
     no_headers = headers is None or headers.null_count == count
     if no_time and no_headers:

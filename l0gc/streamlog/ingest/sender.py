@@ -97,7 +97,7 @@ class Sender:
 
     @property
     def result(self) -> UploadResult:
-        """Return what has landed so far."""
+        """Return the result so far."""
         return self._landing.result
 
     def send(self, records: Iterable[Record], positions: Mapping[int, int]) -> None:

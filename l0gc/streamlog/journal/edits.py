@@ -109,9 +109,9 @@ def _dropped(
 def _leaving(
     topic: TopicState, kind: Kind, change: Change
 ) -> tuple[Rows, tuple[SharedObject, ...], Sequence[SharedObject]]:
-    """Return what leaves a topic's lists: rows of `L1_ROW`; and the shared objects that stay, and those that do not.
+    """Return the rows of `L1_ROW` that leave a topic's lists, the shared objects that stay, and those that do not.
 
-    It is what a merge removes, what a drain replaces, or what lies below the new starts.
+    A merge removes them, a drain replaces them, or they lie below the new starts.
     """
     gone = change.removed
     if kind == DRAIN:

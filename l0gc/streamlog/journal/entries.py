@@ -229,7 +229,7 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
 
 def _units(topic: int, c: Change) -> Iterator[tuple[int, Rows, int]]:
-    """Yield what an entry holds as a whole, in order: the topic, the partitions, and the bytes of their rows."""
+    """Yield the parts of a change that stay in one entry, in order: the topic, the partitions, the bytes of their rows."""
     weights = np.zeros(len(c.partitions), np.int64)
     for rows in c.columns:
         np.add.at(weights, np.searchsorted(c.partitions, rows["partition"]), rows.dtype.itemsize)

@@ -167,7 +167,7 @@ class JournalHandle:
         """Commit stored L0 objects in their order; none lands after one that was refused.
 
         Returns:
-            Where each landed. Where one did not, `error` says why, and those after it did not land either:
+            The offsets of those that landed. If one did not, `error` is the reason, and those after it did not land either:
             StaleClusterEpochError: upload it again under a fresh epoch.
             SafetyError, PartitionClosedError, EpochRegressionError, UsageError, ProtocolError: see `Admission`.
             AppendOutcomeUnknownError: see `SharedLog.append`.
@@ -397,8 +397,8 @@ class JournalHandle:
     def fence_l1(self, epoch: int) -> int:
         """Raise the L1 fence to at least `epoch`, and return it.
 
-        What is stamped below the fence, and not in the handle's state then, no entry will ever list. Raises `SafetyError`
-        if the cluster has not reached that epoch.
+        From then on no entry lists an object that is stamped below the fence and is not in the handle's state. Raises
+        `SafetyError` if the cluster has not reached that epoch.
         """
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
         self._propose(lambda s: FenceL1(epoch) if epoch > s.l1_fence else None)

@@ -97,7 +97,7 @@ class JournalState:
     # -- views ----------------------------------------------------------------------------------------------------------
 
     def topic(self, revision: int) -> TopicState:
-        """Return what the journal has of a topic; a new, empty state if nothing has landed in it."""
+        """Return the journal's state of a topic; a new, empty one if nothing has landed in it."""
         return self.topics.get(revision) or TopicState(revision, "")
 
     def closed(self, revision: int) -> bool:
@@ -113,7 +113,7 @@ class JournalState:
     # -- L1 that nothing names any more -----------------------------------------------------------------------------------
 
     def dropped_of(self, revision: int) -> Rows:
-        """Return what the topic has dropped and not purged, as rows of `DROPPED`."""
+        """Return the objects that the topic has dropped and not purged, as rows of `DROPPED`."""
         return np.asarray(self.dropped[self.dropped["revision"] == revision])
 
     def has_dropped(self, revision: int) -> bool:

@@ -108,7 +108,7 @@ def is_rewritten(noted: LogEnd | None, state: JournalState, replica: Replica[Jou
 
 
 def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, end: Place) -> UnitSummary:
-    """Return what the partitions of these runs may still need, by the state after the entry at `end`.
+    """Return the lowest epochs that the partitions of these runs may need, by the state after the entry at `end`.
 
     A topic that is closed here accepts no data, so it needs none, even if a restored controller log lists it (hazard 10).
     """

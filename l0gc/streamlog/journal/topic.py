@@ -364,7 +364,7 @@ class TopicState:
         return values
 
     def reconciled_after(self, partitions: Rows, starts: Rows) -> Rows:
-        """Return what is reconciled when partitions begin at `starts`: removed extents count as reconciled."""
+        """Return how far partitions are reconciled once they begin at `starts`: removed extents count as reconciled."""
         after = self.values(self.reconciled, partitions, -1)
         for o in self.objects:
             ended = o.extents[_ended(o.extents, partitions, starts - 1)]

@@ -113,7 +113,7 @@ class DrainLift(Lift):
                 before += o.bytes
 
     def still_needed(self, cluster: ClusterHandles) -> StillNeeded:
-        """Return what journals still list of unreadable shared objects: another drain may have been first."""
+        """Reduce an unreadable shared object to the rows that its journal still lists: another drain may have been first."""
         takes = {take.journal: take for take in self.round.takes}
 
         def ask(read: ObjectRead) -> ObjectRead | None:

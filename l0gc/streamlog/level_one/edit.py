@@ -34,7 +34,7 @@ class Editor:
 
     @contextmanager
     def recording_errors(self, *also: type[L0gcError]) -> Iterator[None]:
-        """Record what goes wrong with the journal among the errors. Raises `StoreError`, unless it is recorded also."""
+        """Record a failure of the journal among the errors. Raises `StoreError`, unless it is recorded also."""
         recorded: tuple[type[L0gcError], ...] = (
             CorruptObjectError, ObjectNotFoundError, ProtocolError, UsageError, *also,
         )  # fmt: skip

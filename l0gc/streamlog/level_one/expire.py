@@ -109,7 +109,7 @@ def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows
 
 
 def expire(cluster: ClusterHandles, topic: str | None = None, *, dry_run: bool = False, shown: int = 0) -> ExpireResult:
-    """Delete what exceeds its topic's retention, of one topic or of all.
+    """Delete the records that exceed their topic's retention, of one topic or of all.
 
     Args:
         dry_run: delete nothing; the result is what a run would do.
@@ -130,7 +130,7 @@ def expire(cluster: ClusterHandles, topic: str | None = None, *, dry_run: bool =
 def _expire(
     cluster: ClusterHandles, state: ControllerState, topics: Iterable[Topic], *, dry_run: bool, shown: int
 ) -> ExpireResult:
-    """Delete what is beyond the retention that a state of the controller gives these topics."""
+    """Delete the records beyond the retention that a state of the controller gives these topics."""
     as_of_ms = cluster.controller.replica.as_of_ms
     assert as_of_ms is not None
     now_ms = cluster.controller.store_time.settle(as_of_ms)
@@ -161,7 +161,7 @@ class Losses(NamedTuple):
 
 
 def losses(cluster: ClusterHandles, name: str | None, settings: RetentionSettings) -> Losses:
-    """Return what the next expiry would delete of topics that keep less with these settings.
+    """Return the records that the next expiry would delete of topics that keep less with these settings.
 
     Args:
         name: the topic that gets the settings; None for the cluster, and with it all topics without their own.

@@ -266,7 +266,7 @@ def _not_next(lost: _Lost, before: Extent) -> UsageError:
 
 
 def _blocks(cluster: ClusterHandles, lost: Sequence[_Lost], force_readable: bool) -> dict[tuple[str, int], Remains]:
-    """Return what is left of each block that holds some of the records, by key and start. Raises as `give_up`.
+    """Return the remains of each block that holds some of the records, by key and start. Raises as `give_up`.
 
     Damaged bytes match no checksum. So what is kept of them is what most readings gave (hazard 34).
     """

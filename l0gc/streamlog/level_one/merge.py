@@ -186,7 +186,7 @@ def _whole_journals(
 def plan_merge(
     cluster: ClusterHandles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE, max_bytes: int = MAX_BYTES
 ) -> MergePlan:
-    """Return what there is to merge now, of one topic or of all.
+    """Return the plan of a merge that begins now, of one topic or of all.
 
     Args:
         max_bytes: how much of L1 is rewritten for newer value schemas.
@@ -327,7 +327,7 @@ class _ShareMerge(Editor):
         self._result.bytes_read += m.bytes
 
     def _merges(self, states: Mapping[int, TopicState]) -> Iterator[MergeGroup]:
-        """Yield what to merge by size, and what else to rewrite for a newer value schema."""
+        """Yield the merges by size, and the rewrites for a newer value schema."""
         room = self._share.max_bytes
         for revision, topic in states.items():
             is_in_share, rule = functools.partial(self._share.has, revision), self._share.rules[revision]

@@ -158,7 +158,7 @@ def _filled(sizes: Sequence[int], first: int, end: int, target: int, least: int 
 
 
 def merges_of(topic: TopicState, rule: MergeRule, is_chosen: Callable[[Rows], Rows]) -> Iterator[MergeGroup]:
-    """Yield what to merge in the `wanted` partitions of a topic, by partition and offset."""
+    """Yield the merges in the `wanted` partitions of a topic, by partition and offset."""
     partitions = candidates(topic, rule)
     for partition in partitions[is_chosen(partitions)].tolist():
         yield from _merges(topic.revision, partition, topic.l1_of(partition), rule)

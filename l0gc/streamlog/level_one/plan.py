@@ -144,7 +144,7 @@ class Fault:
 
 
 def windows_of(state: ControllerState, topic: str | None, up_to: int = MAX_EPOCH) -> list[Window]:
-    """Return what a run may take of one topic, or of all, up to the epoch `up_to`. Raises `NotFoundError`."""
+    """Return the journals from which a run may take one topic, or all, up to the epoch `up_to`. Raises `NotFoundError`."""
     by_number = by_journal(state.topics.values() if topic is None else [state.topic(topic)])
     return [Window(journal, {t.revision: t for t in topics}, epoch=up_to) for journal, topics in by_number.items()]
 
@@ -155,7 +155,7 @@ def checked_windows(windows: Sequence[Window], unread: Mapping[str, str]) -> lis
 
 
 def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalPlan:
-    """Return what a round may take from a journal, up to about `budget` bytes, or why it cannot be read."""
+    """Return the objects that a round may take from a journal, up to about `budget` bytes, or why it cannot be read."""
     try:
         with handle.replica.lock:
             state = handle.catch_up(whole=False)
@@ -206,7 +206,7 @@ def waiting_bytes(
 
 
 def few_at_once(cluster: ClusterHandles, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
-    """Yield what `look` returns for each, in order, with few journals in memory, and none read before it is requested."""
+    """Yield the result of `look` for each, in order, with few journals in memory, and none read before it is requested."""
     for at in range(0, len(journals), _LOOK_AT):
         yield from cluster.parallel.map(look, journals[at : at + _LOOK_AT])
 
@@ -354,7 +354,7 @@ def task_counts(size: int, objects: int, cores: int, partitions: int) -> tuple[i
 
 
 def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None:
-    """Return what is still to read of an object; None if all of it was lifted, expired or given up."""
+    """Return the part of an object that is still to be read; None if all of it was lifted, expired or given up."""
     extents = read.object.extents
     for o in topic.objects:
         if (o.key, o.start) == (read.object.key, read.object.start):
@@ -372,7 +372,7 @@ def writers_of(revision: int, partitions: Rows, writers: int, together: Mapping[
 
 
 def still_there(state: JournalState, fault: Fault) -> Fault | None:
-    """Return what is left of a fault after what has been reconciled since; None if nothing is."""
+    """Return a fault without the records that were reconciled since; None if none are left."""
     topic = state.topics.get(fault.revision)
     if topic is None:
         return None

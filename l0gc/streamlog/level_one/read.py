@@ -105,7 +105,7 @@ def _decoded(
 def _still(
     read: ObjectRead, blocks: list[_Block | Fault] | CorruptObjectError, still_needed: StillNeeded
 ) -> list[_Block | Fault]:
-    """Return what was found, or a fault for what the journal still needs of an unreadable object."""
+    """Return an object's blocks, or, if it is unreadable, a fault for the extents that its journal still needs."""
     if not isinstance(blocks, CorruptObjectError):
         return blocks
     now = still_needed(read)

@@ -200,8 +200,9 @@ def _plan(budget: int, cluster: ClusterHandles, window: Window) -> JournalPlan:
 
 
 def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
-    """Return what journals still need of unreadable objects: another reconciler may have lifted it before a sweep (hazard
-    19).
+    """Return a function that reduces an unreadable object to the extents that its journal still needs.
+
+    Another reconciler may have lifted the others before a sweep (hazard 19).
     """
 
     def ask(read: ObjectRead) -> ObjectRead | None:
@@ -247,7 +248,7 @@ class Lifted:
     wrote: int = 0
 
     def show(self, *, read: int = 0, wrote: int = 0) -> None:
-        """Add what was read or written of the round since. A record is half done when it was read."""
+        """Add the records of the round that were read or written since. A record is half done when it was read."""
         self.read += read
         self.wrote += wrote
         text = f"round {self.round}, {self.before:,} of {count(self.waiting, 'record')} in L1"
@@ -319,7 +320,7 @@ class Lift:
 
 
 def handed_on(written: WrittenL1, number: Mapping[int, int]) -> Iterator[tuple[int, Files | Fault]]:
-    """Yield what a writer has written, with the task that commits it, given by journal."""
+    """Yield a writer's results, each with the task that commits it, given by journal."""
     for journal, revision in written.files | written.shared:
         at = journal, revision
         rows = written.files.get(at, NO_L1_ROWS), written.misfits.get(at, NO_MISFITS)
@@ -443,7 +444,7 @@ class Commit(Editor):
         self.errors += [f"journal {self.handle.journal}: {why}" for why in whys]
 
     def _report(self, faults: Iterable[Fault]) -> None:
-        """Add what could not be lifted to the errors: each cause once, with its partitions."""
+        """Add the records that could not be lifted to the errors: each cause once, with its partitions."""
         partitions_by_text: dict[str, list[str]] = {}
         ways: dict[str, str] = {}
         for f in faults:

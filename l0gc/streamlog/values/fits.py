@@ -130,7 +130,7 @@ def _kind(text: bytes) -> str:
 
 
 def _reader(c: ValueColumn) -> _Reader:
-    """Return what reads a column's values."""
+    """Return the function that reads a column's values."""
     if c.type == "struct":
         return _struct(c.children)
     if c.type == "list":
