@@ -82,8 +82,8 @@ def own_folder(purpose: str) -> Path:
 def without_zips() -> str:
     """Return a program to use instead of this interpreter, which skips the zips inside the installed pyspark.
 
-    So the code is the same. The program is removed when this process ends. Returns this interpreter if pyspark is itself
-    in a zip, or if no program may lie in the temporary folder.
+    So the code is the same. The program is removed when this process ends. If pyspark is itself in a zip, or the temporary
+    folder may hold no program, it is this interpreter.
     """
     home = Path(pyspark.__file__).parent
     if not home.is_dir() or os.statvfs(tempfile.gettempdir()).f_flag & os.ST_NOEXEC:

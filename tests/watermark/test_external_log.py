@@ -108,7 +108,7 @@ def test_a_partition_that_is_listed_twice_counts_once() -> None:
     whole = exported(50, [("t", 3, 0), ("t", 3, 1)], [])
     assert run(cluster, whole).partitions == 2
     twice = exported(50, [("t", 3, 0), ("t", 3, 0)], [])
-    with pytest.raises(SafetyError, match="1 partition listed"):
+    with pytest.raises(SafetyError, match="the list has 1 partition, and"):
         run(cluster, twice)
 
 
@@ -131,7 +131,7 @@ def test_a_report_of_a_partition_that_is_not_listed_must_be_meant(
     cluster = external_cluster()
     theirs = exported(50, [("t", 3, 0)], [report])
     if refused:
-        with pytest.raises(SafetyError, match=rf"1 report of partitions .*first of {report[0]}/{report[2]}: "):
+        with pytest.raises(SafetyError, match=rf"1 report names a partition .*, first {report[0]}/{report[2]}: "):
             run(cluster, theirs)
         assert m(cluster) is None
     meant = theirs._replace(limits=SnapshotLimits(allow_unlisted_reports=True))

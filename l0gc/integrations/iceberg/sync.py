@@ -323,7 +323,7 @@ class _Sync:
         if not ended:
             return
         gone = [self._snapshots[at] for at in ended if at not in kept]
-        # What an ended snapshot shares with a kept one is also in a kept one that stands next to one that has ended.
+        # A file that an ended snapshot shares with a kept one is also in a kept one next to an ended one.
         beside = {s.parent_snapshot_id for s in gone} | self._named()
         near = [s for at, s in kept.items() if at in beside or s.parent_snapshot_id not in kept]
         paths = named_by(table, gone) - named_by(table, near)
