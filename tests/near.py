@@ -1,7 +1,8 @@
 """Run the quick tests of what changed: `python -m tests.near [BASE]`, BASE being a commit (default: main).
 
 A changed module runs the tests of its name in the folder that mirrors its package (`l0gc/collect/plan.py`:
-`tests/collect/test_plan*.py`), or that whole folder if it has none. A changed test file runs itself.
+`tests/collect/test_plan*.py`), or that whole folder if it has none. A changed test file runs itself. A change of l0gc that
+leaves CHANGELOG.md as it was is reported.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def _changed(base: str) -> list[str]:
 
 def main(base: str = "main") -> int:
     """Run them; return pytest's exit code, or 0 if nothing that has tests changed."""
-    near = mirrors_of(_changed(base))
+    changed = _changed(base)
+    if "CHANGELOG.md" not in changed and any(name.startswith("l0gc/") for name in changed):
+        print("CHANGELOG.md is unchanged; it needs a line if a user can see the change")  # noqa: T201
+    near = mirrors_of(changed)
     if not near:
         return 0
     run = [sys.executable, "-m", "pytest", "-q", "-m", "not thorough", *near]

@@ -501,6 +501,20 @@ def test_the_library_does_what_the_commands_do() -> None:
     assert [command for command in sorted(_commands()) if _method(command) is None] == []
 
 
+def test_every_command_or_its_method_is_run_by_a_test() -> None:
+    """In another file than this and those that list all commands."""
+    lists = {"test_api.py", "test_refused.py", "test_docs.py", "iam.py"}
+    tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.name not in lists)
+    untested = []
+    for command in _commands():
+        words = '"(?:, ?"| )'.join(command.split())
+        method = OTHERWISE.get(command, command.rpartition(" ")[2].replace("-", "_"))
+        place = rf"{GROUPS[command.split()[0]]}\." if command.split()[0] in GROUPS else ""
+        if not re.search(rf"[\"']{' '.join(command.split())}\b|\"{words}\"|\.{place}{method}\b", tests):
+            untested.append(command)
+    assert untested == []
+
+
 def test_the_library_takes_what_the_commands_take() -> None:
     """Each option has a parameter of its name, but for those about the output, the engine and the connection."""
     connection = {f.name for f in dataclasses.fields(Settings)} | {"config", "context"}

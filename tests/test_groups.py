@@ -1,4 +1,4 @@
-"""`cluster.topics`: an effect that the caller confirmed is the effect of the call."""
+"""`cluster.topics`: a confirmed effect is the effect of the call. `cluster.runs`: which run deleted a key."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from typing import Any
 
 import pytest
 
+from l0gc import api
 from l0gc.api.groups import Topics
 from l0gc.errors import NotFoundError, ProtocolError
 from l0gc.streamlog.controller.state import ControllerState
 from l0gc.streamlog.topics import Alteration
-from tests.support.memory_store import another_process, memory_cluster
+from tests.support.cli import opens
+from tests.support.l0_buckets import name_of
+from tests.support.memory_store import another_process, memory_cluster, publish_m
 
 A = {"fields": [{"name": "a", "type": "int"}]}
 A_AND_B = {"fields": [*A["fields"], {"name": "b", "type": "int"}]}
@@ -116,3 +119,20 @@ def test_a_caller_that_does_not_confirm_changes_nothing(call: str) -> None:
     with pytest.raises(KeyboardInterrupt):
         CALLS[call](confirmed)
     assert confirmed.state().topics == before
+
+
+def test_a_deleted_key_is_found_in_its_run_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = memory_cluster()
+    opens(cluster, monkeypatch)
+    for _ in range(3):
+        cluster.controller.advance()
+    deleted, kept = (cluster.controller.layout().format(0, epoch, name_of(epoch)) for epoch in (1, 3))
+    for key in (deleted, kept):
+        cluster.store.put(key, b"x")
+    publish_m(cluster, 2)
+    with api.open("s3://bucket") as opened:
+        run = opened.sweep()
+        found = opened.runs.find(deleted)
+        assert (found.run_id, found.command, found.key, found.status) == (run.run_id, "sweep", deleted, "deleted")
+        with pytest.raises(NotFoundError, match=f"no recorded run deleted '{kept}'"):
+            opened.runs.find(kept)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -277,6 +278,21 @@ def test_every_option_is_read_by_the_run_that_takes_it(
     assert unread == set(EFFECTS)
     shadow = (ROOT / "tests/collect/test_sweep_shadow.py").read_text()
     assert all(f"def {name}(" in shadow for name in EFFECTS.values())
+
+
+def test_every_option_is_used_in_a_test_of_its_effect() -> None:
+    """In a test of another file, which runs the option's operation, by the command or the library."""
+    tests = [path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.name != Path(__file__).name]
+    unused = []
+    for kind in OPERATIONS.values():
+        command = kind.command().replace("-", '(?:-| |", "|_)')
+        runs = re.compile(rf"\b{kind.__name__}\(|\b{command}\(|[\"' ]{command}[\"' ]")
+        for name in options_of(kind):
+            flag = f"--(?:{kind.command()}-)?{written(kind, name)}"
+            uses = re.compile(rf"\b{name}=|{flag}\b|\"{name}\"")
+            if not any(uses.search(test) and runs.search(test) for test in tests):
+                unused.append(f"{kind.command()} {name}")
+    assert unused == []
 
 
 def test_a_dry_merge_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

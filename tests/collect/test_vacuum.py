@@ -112,6 +112,15 @@ def test_a_dry_run_predicts_every_kind_of_deletion() -> None:
     assert source.fences == [10]
 
 
+def test_without_orphans_nothing_is_fenced_listed_or_deleted_of_them() -> None:
+    cluster, store = a_cluster()
+    source = planted(store)
+    done = vacuum(cluster, source, Vacuum(orphans=False))
+    assert counts(done) == {kind: number for kind, number in EVERY_KIND.items() if kind != "orphaned_l1"}
+    assert (source.fences, done.fence, done.listed) == ([], None, 0)
+    assert all(key_of(epoch, f"orphan-{epoch}") in store.objects for epoch in (1, 8, 9, 10, 15))
+
+
 def test_a_second_run_finds_nothing_and_leaves_no_record() -> None:
     cluster, store = a_cluster()
     source = planted(store)

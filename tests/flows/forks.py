@@ -2,13 +2,18 @@
 
     python -m tests.flows.forks FIRST COUNT
 
-Each program is a forked child of this process, which itself never uses a cluster. It opens one, has threads read, send and
-list, and then forks, closes it, or exits, with iterators and senders left over.
+Each program is a forked child of this process, which itself never uses a cluster. It opens one, has threads read, send
+and list, and then forks, closes it, or exits, with iterators and senders left over. The threads end because the cluster
+is closed under them. Two faults of Python are kept out: a child that is forked while a thread imports a module waits
+for that module for ever, so this process has imported all of l0gc; and until 3.14 Python unwinds a daemon thread at its
+end, which aborts the process if the thread is in Arrow's C++, so no thread here is a daemon.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
+import pkgutil
 import random
 import signal
 import sys
@@ -62,7 +67,7 @@ def program(seed: int) -> None:
         stack: Any = cluster.producers.sender("t", f"p{seed}")
         sender = stack.__enter__()
         for n in range(choose.randrange(4)):
-            threading.Thread(target=at_work, args=(cluster, seed * 10 + n), daemon=True).start()
+            threading.Thread(target=at_work, args=(cluster, seed * 10 + n)).start()
         time.sleep(choose.random() / 2)
         end = choose.randrange(4)
         if end == 0:
@@ -106,6 +111,9 @@ def ended(process: int) -> None:
 
 
 def main(first: int, count: int) -> None:
+    for module in pkgutil.walk_packages(l0gc.__path__, "l0gc."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
     for seed in range(first, first + count):
         process = os.fork()
         if not process:
