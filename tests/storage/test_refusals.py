@@ -114,6 +114,20 @@ def test_a_conditional_write_that_may_be_sent_again_is_ambiguous() -> None:
             assert type(error) is AmbiguousWriteError, (status, code)
 
 
+SENT_AGAIN: list[tuple[int, str, bool]] = [
+    (200, NOT_S3, True), (503, "SlowDown", False), (429, "", False), (400, "RequestTimeout", True), (408, "", True),
+    (400, "BadDigest", False), (409, "OperationAborted", True), (409, "ConditionalRequestConflict", True),
+    (503, "ServiceUnavailable", False), (500, "InternalError", True), (502, "", True),
+]  # fmt: skip
+"""A status and a code; whether the request may have been carried out."""
+
+
+def test_only_listed_answers_are_sent_again_or_leave_doubt() -> None:
+    rows = [row_of(Answer("DeleteObjects", status, code), "k") for status, code, _ in SENT_AGAIN]
+    assert [(r.again, r.unsure) for r in rows] == [(True, unsure) for *_, unsure in SENT_AGAIN]
+    assert [r for r in ROWS if r.again or r.unsure if r not in rows] == []
+
+
 def test_every_row_is_tried() -> None:
     assert [r for r in ROWS if r not in [row_of(answer, key) for answer, key, _, _ in ANSWERS]] == []
 
