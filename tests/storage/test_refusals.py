@@ -190,6 +190,13 @@ def test_a_request_without_an_answer_has_one_cause(e: boto.BotoCoreError, error:
     assert type(written) is (AmbiguousWriteError if (e, error, begins) in SENT else error)
 
 
+def test_only_listed_failures_of_a_connection_are_sent_again() -> None:
+    assert [f.name for f in FAILURES if f.again] == [
+        "EndpointConnectionError", "EndpointConnectionError", "ConnectTimeoutError", "ReadTimeoutError",
+        "ProxyConnectionError", "SSLError", "HTTPClientError",
+    ]  # fmt: skip
+
+
 def test_every_row_of_failures_is_tried() -> None:
     tried = {c.__name__ for e, _, _ in NOTHING_SENT + SENT for c in type(e).__mro__}
     assert {f.name for f in FAILURES} <= tried
