@@ -89,6 +89,11 @@ def test_rows_with_typed_columns_are_staged_by_the_topics_schema() -> None:
     )
     with pytest.raises(UsageError, match="a row for topic 'events' has a column 'other', and records are taken from"):
         staged(batch.append_column("other", pa.array([1])))
+    column = batch.schema.get_field_index("place")
+    place = pa.array([{"lat": float("nan")}], batch.schema.field(column).type)
+    with pytest.raises(UsageError, match="field 'lat' of column 'place' of a row for topic 'events' has NaN"):
+        staged(batch.set_column(column, batch.schema.field(column), place))
+    assert staged(batch)[-2] == record, "nothing of a refused batch landed"
     assert (
         L0gcDataSource({"topic": "events", "url": "s3://bucket"}).writer(StructType().add("id", "integer"), False)
         is not None
