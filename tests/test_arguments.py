@@ -145,7 +145,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("path", commands(cli), ids=" ".join)
+@pytest.mark.parametrize("path", list(commands(cli)), ids=" ".join)
 def test_any_option_text_is_refused_before_writing_or_means_what_was_said(
     path: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -417,7 +417,8 @@ class Deleter:
                 raise
             kinds = ((ThrottledError, "SlowDown"), (StoreTimeoutError, _TIMEOUT))
             code = next((code for kind, code in kinds if isinstance(e, kind)), _UNANSWERED)
-            return VersionsDeleted([DeleteFailure(o.key, code, str(e)) for o in batch])
+            message = str(e)  # once: clearing it of secrets takes 0.1 ms, and a batch has 1,000 keys
+            return VersionsDeleted([DeleteFailure(o.key, code, message) for o in batch])
 
 
 class DryDeleter:

@@ -76,6 +76,21 @@ def test_only_the_keys_that_failed_are_tried_again(code: str) -> None:
     assert store.requested == {"k0": 1, "k1": 1, "k2": 3, "k3": 1, "k4": 1}
 
 
+def test_the_message_of_a_failed_request_is_cleared_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To search a text for secrets takes longer than to ask for a thousand keys again."""
+    cleared = list[str]()
+
+    def clear(text: str) -> str:
+        cleared.append(text)
+        return text
+
+    monkeypatch.setattr("l0gc.errors.without_secrets", clear)
+    store = MemoryStore()
+    store.fault = failing(ThrottledError("slow down"), "delete", times=1)
+    assert run(store).deleted == OBJECTS
+    assert cleared == ["slow down"]
+
+
 def test_a_key_that_keeps_failing_is_reported_in_the_end() -> None:
     store = Stubborn({"k2": (99, "InternalError")})
     outcome = run(store)

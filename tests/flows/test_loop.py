@@ -64,12 +64,15 @@ def drain() -> dict[str, Any]:
     return l0gc("sweep")
 
 
-def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(store: S3Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("files", "flights"), [(4, 4_000), pytest.param(10, 80_000, marks=pytest.mark.thorough)])
+def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(
+    files: int, flights: int, store: S3Store, tmp_path: Path
+) -> None:
     founded(8, "flights", shards=SHARDS)
     l0gc("topic", "create", "idle", "--partitions", "2")
-    paths = sample.write_files(tmp_path, 10, 80_000)
+    paths = sample.write_files(tmp_path, files, flights)
     for path in paths:
-        l0gc("upload", "flights", str(path), "--key-field", "carrier", "--batch-bytes", "1MiB")
+        l0gc("upload", "flights", str(path), "--key-field", "carrier", "--batch-bytes", f"{flights // 80}KiB")
         l0gc("epoch", "advance")
     before = l0_objects(store)
     l0gc("reconcile", "--engine", "spark")

@@ -27,9 +27,9 @@ from tests.simulation.watch import LAYOUT, Violation
 from tests.simulation.weather import Shape, Weather
 from tests.simulation.world import World
 
-QUICK = 6
+QUICK = 3
 SEEDS = 36
-BLOCK = 30
+BLOCK = 33
 
 
 def _nothing_is_violated(seeds: range) -> Counter[str]:

@@ -280,7 +280,8 @@ def _blocks(cluster: ClusterHandles, lost: Sequence[_Lost], force_readable: bool
             return read_back(cluster, key, [e for _, e in extents[key]])
         except (RefusedObjectError, UnansweredObjectError) as e:
             if force_readable:
-                return [Remains(key, extent.block.start, str(e)) for _, extent in extents[key]]
+                cause = str(e)
+                return [Remains(key, extent.block.start, cause) for _, extent in extents[key]]
             if isinstance(e, UnansweredObjectError):
                 raise StoreError(f"{e}; its records may be whole, so nothing was given up") from e
             raise SafetyError(
