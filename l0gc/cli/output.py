@@ -395,7 +395,7 @@ def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
     try:
         is_file = path.is_file() or not path.exists()  # opening a directory raises an error that names it
         target = path.resolve() if is_file else path
-        part = target.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else target  # as long as a name may be
+        part = target.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else target  # no longer than a name may be
         file = part.open("wb")
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror}; name another file with -o FILE") from e

@@ -125,7 +125,7 @@ class Bulk:
             raise ValueError(str(e)) from e
 
     def ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each (start, length). Raises `FileNotFoundError`, and what obstore raises."""
+        """Return the bytes of each (start, length). Raises `FileNotFoundError`, and obstore's errors."""
         import obstore
 
         starts, lengths = [s for s, _ in ranges], [n for _, n in ranges]
@@ -137,7 +137,7 @@ class Bulk:
         return self._ask("get", key, ask)
 
     def pages(self, prefix: str | None, start_after: str | None) -> Iterator[ListedPage]:
-        """Yield the pages of a listing; keys without the URL's prefix. Raises what obstore raises.
+        """Yield the pages of a listing; keys without the URL's prefix. Raises obstore's errors.
 
         obstore takes any well-formed document without a key for the end of the listing: the caller has to confirm it.
         """

@@ -126,8 +126,8 @@ class StoreConfig:
         prefix = f"{prefix}/" if prefix else ""
         if (size := len(prefix.encode())) > MAX_PREFIX_BYTES:
             raise UsageError(
-                f"the prefix of URL {url!r} has {size} bytes, more than {MAX_PREFIX_BYTES}, which leave room "
-                f"for l0gc's keys in the {MAX_KEY_BYTES} of a key: use a shorter one"
+                f"the prefix of URL {url!r} has {size} bytes, more than {MAX_PREFIX_BYTES}: l0gc's keys need the "
+                f"rest of the {MAX_KEY_BYTES} bytes of a key; use a shorter one"
             )
         return cls(
             parts.netloc, prefix, endpoint_url or None, region, profile, sse or None, sse_kms_key_id or None, timeout_s

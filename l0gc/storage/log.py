@@ -204,7 +204,7 @@ class Boundary:
     def read(self) -> tuple[int, str | None, int]:
         """Return the boundary (0 if it does not exist), its ETag, and the store's clock when it was read.
 
-        Raises what `ask_of_one` raises.
+        Raises the errors of `ask_of_one`.
         """
         try:
             stored = ask_of_one(self._store, self._store.get, self.key)

@@ -48,7 +48,7 @@ class StoreTime:
         return date_ms
 
     def now_ms(self) -> int:
-        """Return the store's clock now. Raises what `settle` raises."""
+        """Return the store's clock now. Raises the errors of `settle`."""
         return self.settle(self._store.now_ms())
 
     def between_ms(self) -> tuple[int, int]:

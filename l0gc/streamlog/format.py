@@ -83,7 +83,7 @@ def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | No
 
 
 def write_format(store: ObjectStore) -> Format:
-    """Write the format unless it exists, before a cluster is founded. Raises what `check_format` raises."""
+    """Write the format unless it exists, before a cluster is founded. Raises the errors of `check_format`."""
     if (form := check_format(store)) is not None:
         return form
     form = Format(etags=QUOTED if store.quotes_etags else PLAIN)

@@ -86,7 +86,7 @@ class L0gcDataSource(DataSource):
         requested = columns_wanted(self.options) or (_ALL if options.include_headers else SCHEMA).names
         available = _columns(options, requested)
         requested = available.names if requested == [EVERY] else requested
-        if CORES in os.environ:  # a process of Spark's, which it asks again
+        if CORES in os.environ:  # Spark calls this in a process that it keeps
             leave_out_of_collections()
         if not {*requested} <= {*available.names}:
             names = ", ".join(available.names)

@@ -264,7 +264,7 @@ def _check_l1(metadata: Any, key: str) -> None:
     """Raise `CorruptObjectError` unless a file has the columns of an L1 object, and `key` in its metadata."""
     schema = metadata.schema.to_arrow_schema()
     wrong = schema != L1_SCHEMA and not has_l1_columns(schema)
-    for number in range(metadata.num_row_groups):  # each names its columns again, by which they are found
+    for number in range(metadata.num_row_groups):  # columns are found by the names that each repeats
         wrong |= not {c.path_in_schema for c in _columns(metadata, number)}.issuperset(L1_SCHEMA.names)
         _check_group(metadata, number, key)
     if wrong:

@@ -71,7 +71,7 @@ def rewrite(
     parallel: Parallel,
     stop: threading.Event,
 ) -> list[RewriteResult]:
-    """Write one object, stamped with `epoch`, from the sources of each merge, of as many as it can until it is stopped.
+    """Write one object for each merge, stamped with `epoch`, from the merge's sources, until it is stopped.
 
     Raises `StoreError`.
     """
