@@ -14,6 +14,8 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Final, NamedTuple
 
+import msgspec
+
 from l0gc.epoch import MAX_EPOCH, is_epoch
 from l0gc.errors import UsageError
 
@@ -40,8 +42,7 @@ JUMP: Final = "~"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class L0Key:
+class L0Key(msgspec.Struct, frozen=True):
     """The fields of an L0 object's key."""
 
     shard: int
@@ -165,8 +166,7 @@ class KeyLayout:
         return zlib.crc32(name.encode()) % self.shards
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionId:
+class PartitionId(msgspec.Struct, frozen=True):
     """One partition of one incarnation of a topic; a topic that is created anew has another revision."""
 
     topic: str

@@ -20,6 +20,8 @@ from l0gc.formatting import seconds_of
 from l0gc.operations import OPERATIONS, types_of, written
 
 TIMEOUT_S: Final = 120.0
+IDLE_S: Final = 45.0
+"""After how long an idle connection is closed: common NATs forget one after a minute or later."""
 """How long a run waits in total for answers that do not come: see `storage/patience`."""
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
@@ -35,6 +37,7 @@ class Settings:
     sse: str | None = None
     sse_kms_key_id: str | None = None
     store_timeout: NotNegative = TIMEOUT_S
+    idle_timeout: NotNegative = IDLE_S
     cluster_id: str | None = None
     epoch_interval: NotNegative = 600.0
     json: bool = False
@@ -180,7 +183,7 @@ def _sections(path: str, values: dict[str, Any], where: str) -> dict[str, dict[s
 def _checked(path: str, values: dict[str, Any], where: str) -> dict[str, Any]:
     types = get_type_hints(Settings, include_extras=True)
     named = {k.replace("-", "_"): v for k, v in values.items()}
-    for key in named.keys() & {"epoch_interval", "store_timeout"}:
+    for key in named.keys() & {"epoch_interval", "store_timeout", "idle_timeout"}:
         seconds = seconds_of(str(named[key]))
         if seconds is None:
             raise UsageError(f'the config file {path} has {key} = {named[key]!r}{where}; use a duration such as "10m"')

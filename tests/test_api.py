@@ -413,10 +413,10 @@ def test_the_environment_names_the_region_unless_the_program_does(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
     l0gc.open(URL)
     place: dict[str, Any] = {"endpoint_url": "http://mine:2", "region": "eu-north-1", "profile": "p"}
-    l0gc.open(URL, **place, cluster_id="ours", epoch_interval_s=5, store_timeout_s=30)
+    l0gc.open(URL, **place, cluster_id="ours", epoch_interval_s=5, store_timeout_s=30, idle_timeout_s=20)
     assert seen == [
         StoreConfig("bucket", "prefix/", None, "eu-west-1"),
-        StoreConfig("bucket", "prefix/", "http://mine:2", "eu-north-1", "p", timeout_s=30),
+        StoreConfig("bucket", "prefix/", "http://mine:2", "eu-north-1", "p", timeout_s=30, idle_s=20),
     ]
     assert expected[1] == {"expected_cluster_id": "ours", "epoch_interval_s": 5}
 

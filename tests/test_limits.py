@@ -11,9 +11,9 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -265,7 +265,7 @@ def bomb(size: int) -> tuple[MemoryStore, WantedFile]:
     body = l1_body(table, key, compression="zstd", use_dictionary=False, write_statistics=False)
     store = store_of(cluster)
     store.objects[key].body = body
-    return store, WantedFile(key, replace(file, bytes=len(body)), 0, 1)
+    return store, WantedFile(key, msgspec.structs.replace(file, bytes=len(body)), 0, 1)
 
 
 def test_an_l1_object_that_unpacks_beyond_the_limit_is_refused() -> None:

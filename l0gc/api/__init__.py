@@ -21,7 +21,7 @@ from l0gc.api.groups import Runs as Runs
 from l0gc.api.groups import Tables as Tables
 from l0gc.api.groups import Topics as Topics
 from l0gc.api.groups import checking
-from l0gc.settings import TIMEOUT_S
+from l0gc.settings import IDLE_S, TIMEOUT_S
 from l0gc.storage.config import REGION_VARIABLES, StoreConfig, first_of
 from l0gc.streamlog.controller.handle import EPOCH_INTERVAL_S
 
@@ -50,6 +50,7 @@ def open(
     sse: str | None = None,
     sse_kms_key_id: str | None = None,
     store_timeout_s: float | timedelta = TIMEOUT_S,
+    idle_timeout_s: float | timedelta = IDLE_S,
     cluster_id: str | None = None,
     epoch_interval_s: float | timedelta = EPOCH_INTERVAL_S,
 ) -> Cluster:
@@ -64,6 +65,7 @@ def open(
             as the bucket says.
         sse_kms_key_id: the key for that, by default `L0GC_SSE_KMS_KEY_ID`; with it alone, `sse` is `aws:kms`.
         store_timeout_s: how long requests may wait in total for a store that does not answer, seconds or a `timedelta`.
+        idle_timeout_s: after how long an idle connection is closed: sooner than a NAT or a firewall forgets it.
         cluster_id: refuse a bucket of any other cluster.
         epoch_interval_s: uploads and housekeeping advance an epoch that is older than this, seconds or a `timedelta`.
 
@@ -79,5 +81,6 @@ def open(
         sse=sse,
         sse_kms_key_id=sse_kms_key_id,
         timeout_s=cast(float, store_timeout_s),
+        idle_s=cast(float, idle_timeout_s),
     )
     return Cluster(config, cluster_id, cast(float, epoch_interval_s))

@@ -7,13 +7,13 @@ that `auto` is at most 1.2 times slower than the better engine.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, inf
 from typing import Final
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+
+class Pace(msgspec.Struct, frozen=True):
     """The speed of a kind of work.
 
     Attributes:
@@ -46,8 +46,7 @@ CLUSTER_CORES: Final = 16
 """The number of cores assumed for a cluster if no setting gives it."""
 
 
-@dataclass(frozen=True, slots=True)
-class SparkTarget:
+class SparkTarget(msgspec.Struct, frozen=True):
     """Where Spark would do the work.
 
     Attributes:
@@ -63,8 +62,7 @@ class SparkTarget:
     running: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class EngineEstimate:
+class EngineEstimate(msgspec.Struct, frozen=True):
     """The estimated time of a kind of work, for any number of units.
 
     Attributes:

@@ -238,6 +238,7 @@ class Due:
         self._landed = -1
         self._garbage: JournalGarbage | None = None
         self._looked = False
+        self._seen: PublishedWatermark | None = None
 
     def housekept(self, result: HousekeepResult) -> None:
         self._looked = True
@@ -264,7 +265,7 @@ class Due:
         return none
 
     def no_expiry(self) -> str:
-        state = self._cluster.controller.snapshot()
+        state = self._cluster.controller.replica.state
         limited = any(state.retention(t) != Retention() for t in state.topics.values())
         return "" if limited else "no topic has a retention"
 
@@ -279,7 +280,9 @@ class Due:
         self._landed = now.landed
         published = self._published()
         lowest, landed, now_ms = now.lowest, now.landed, self._now_ms()
-        return gc_steps.compute_not_due(published, self._noted(), lowest=lowest, landed=landed, now_ms=now_ms)
+        why = gc_steps.compute_not_due(published, self._noted(), lowest=lowest, landed=landed, now_ms=now_ms)
+        self._seen = published if why else None
+        return why
 
     def computed(self, result: WatermarkResult) -> None:
         """Record for the next run what M was computed from."""
@@ -296,7 +299,7 @@ class Due:
         if not shadow and read_pause(self._cluster.store) is not None:
             return ""  # the run refuses, with who paused and why, also where it would find nothing
         before_ms = self._now_ms() - grace_ms if grace_ms else None
-        return gc_steps.sweep_not_due(self._published(), self._noted(), before_ms, shadow=shadow)
+        return gc_steps.sweep_not_due(self._seen or self._published(), self._noted(), before_ms, shadow=shadow)
 
     def swept(self, result: SweepResult) -> None:
         """Record for the next run the epoch up to which nothing is left, or up to which a shadow run has recorded
@@ -327,7 +330,7 @@ class Due:
 
         if self._garbage is None:
             self._garbage = JournalGarbage(self._cluster)
-            self._garbage.refresh()
+            self._garbage.refresh(looked=self._looked)
         return self._garbage
 
     def _published(self) -> PublishedWatermark | None:

@@ -51,6 +51,10 @@ GLOBAL_OPTIONS: Final = [
         "--store-timeout", envvar="L0GC_STORE_TIMEOUT", type=interval, metavar="DURATION",
         help="How long a run waits in total for a store that does not answer.  [default: 2m]",
     ),
+    _option(
+        "--idle-timeout", envvar="L0GC_IDLE_TIMEOUT", type=interval, metavar="DURATION",
+        help="After how long an idle connection is closed, before a NAT forgets it.  [default: 45s]",
+    ),
     _option("--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."),
     _option(
         "--config", envvar="L0GC_CONFIG", type=FILE, metavar="FILE", is_eager=True,

@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.vacuum import KINDS
 
@@ -31,8 +33,7 @@ LAST_RUN: Final = "l0gc_last_run_"
 """The prefix of a Pushgateway's gauges that stand in for counters."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(msgspec.Struct, frozen=True):
     """One metric.
 
     Attributes:

@@ -317,6 +317,7 @@ def library(settings: Settings) -> Cluster:
         sse=settings.sse,
         sse_kms_key_id=settings.sse_kms_key_id,
         store_timeout_s=settings.store_timeout,
+        idle_timeout_s=settings.idle_timeout,
         cluster_id=settings.cluster_id,
         epoch_interval_s=settings.epoch_interval,
     )

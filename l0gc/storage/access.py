@@ -31,7 +31,7 @@ from l0gc.redaction import keep_secrets_of
 from l0gc.storage.answers import DELETE_BODY, NEEDS, check_answer, create_parser
 from l0gc.storage.bulk import Bulk, Reach, process
 from l0gc.storage.config import StoreConfig, check_endpoint, check_word
-from l0gc.storage.connections import keep_connections_fresh
+from l0gc.storage.connections import Idle, keep_connections_fresh
 from l0gc.storage.patience import Patience, patience_with
 from l0gc.storage.refusals import (
     ATTEMPTS,
@@ -93,7 +93,7 @@ class Access:
 
     def __init__(self, config: StoreConfig, count: Callable[[str], None]) -> None:
         self._config, self._count = config, count
-        self._patience = patience_with(config)
+        self._patience, self._idle = patience_with(config), Idle(config.idle_s)
         self._lock = threading.RLock()
         self.obstacle = ""
         """Why `bulk` is None."""
@@ -168,7 +168,7 @@ class Access:
             keep_secrets_of(credentials)
             for part in ("access_key", "secret_key", "token"):  # not of those that would be fetched for it
                 check_word(f"{part} of the credentials ({credentials.method})", vars(credentials).get(part) or "")
-        keep_connections_fresh(client)
+        keep_connections_fresh(client, self._idle)
         check_endpoint(client.meta.endpoint_url)
         events = client.meta.events
         events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)

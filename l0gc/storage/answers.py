@@ -17,12 +17,13 @@ import email.utils
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any, Final
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
+
+import msgspec
 
 from l0gc.redaction import without_secrets
 from l0gc.storage.objectstore import DeleteFailure, VersionedKey, VersionsDeleted
@@ -43,7 +44,7 @@ _WHITE: Final = {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
 """What a parser would otherwise read as another character."""
 _SPECIAL: Final = "&<>\r\n\t"
 _DELETED: Final = re.compile(rb"<Deleted>\s*<Key>([^<&]*)</Key>\s*</Deleted>")
-_UNXML: Final = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_UNXML: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 _SIZE: Final = re.compile(r"[0-9]{1,18}")
 _ETAG: Final = re.compile(r'(?:W/)?"[^"]+"|[^",\s]+')
 _RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/")
@@ -56,8 +57,7 @@ _HTTP_DATE: Final = re.compile(
 _EMPTY_ROOT: Final = re.compile(rb"<[^<>]*/>")
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
+class Needs(msgspec.Struct, frozen=True):
     """What an answer must have.
 
     Attributes:
@@ -70,7 +70,7 @@ class Needs:
 
     root: str = ""
     headers: Collection[str] = ()
-    elements: Mapping[str, Collection[str]] = field(default_factory=dict)
+    elements: Mapping[str, Collection[str]] = msgspec.field(default_factory=dict)
     streams: bool = False
     other_root: str = ""
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from l0gc.storage.config import StoreConfig
-from l0gc.storage.connections import IDLE_SECONDS
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
 from l0gc.storage.patience import patience_with
 from l0gc.storage.refusals import ATTEMPTS, is_unanswered_text, pause_s, row_of_text
@@ -102,7 +101,7 @@ class Bulk:
         options: dict[str, Any] = {
             "allow_http": True,
             "timeout": f"{self._patience.answer_s}s",
-            "pool_idle_timeout": f"{IDLE_SECONDS}s",
+            "pool_idle_timeout": f"{self._config.idle_s}s",
             "disable_system_certificates": True,
         }
         options |= {"proxy_url": reach.proxy, "proxy_excludes": ""} if reach.proxy else _NOTHING
@@ -204,11 +203,13 @@ class Bulk:
 
     def _pause_or_raise(self, e: Exception, kind: str, key: str, attempt: int, began: float) -> None:
         """Wait before a request is sent again, or raise its error if it is not sent again."""
-        row = row_of_text(str(e))
+        row, is_unanswered = row_of_text(str(e)), is_unanswered_text(str(e))
         if not row.again or attempt >= ATTEMPTS or not self._patience.allows_again(began):
-            if is_unanswered_text(str(e)):
+            if is_unanswered:
                 self._patience.unanswered(kind, key.removeprefix(self._config.prefix), began)
             raise e
+        if is_unanswered:
+            self._store = self._client()  # with a new pool: its idle connections may have died, too
         time.sleep(pause_s(attempt, slower=row.slower))
 
 

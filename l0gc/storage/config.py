@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from l0gc.errors import UsageError
 from l0gc.limits import MAX_KEY_BYTES, MAX_PREFIX_BYTES
-from l0gc.settings import TIMEOUT_S
+from l0gc.settings import IDLE_S, TIMEOUT_S
 
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -72,6 +72,8 @@ class StoreConfig:
     sse_kms_key_id: str | None = None
     timeout_s: float = TIMEOUT_S
     """How long a run waits in total for answers that do not come: see `patience`."""
+    idle_s: float = IDLE_S
+    """After how long an idle connection is closed: see `connections`."""
     settings: str = ""
     """Other settings for botocore, as JSON: see `Access.settled`."""
 
@@ -86,6 +88,7 @@ class StoreConfig:
         sse: str | None = None,
         sse_kms_key_id: str | None = None,
         timeout_s: float = TIMEOUT_S,
+        idle_s: float = IDLE_S,
     ) -> StoreConfig:
         """Parse `s3://bucket[/prefix]`. By default the environment sets the encryption of writes.
 
@@ -102,6 +105,8 @@ class StoreConfig:
             raise UsageError(f"--sse {sse!r} is not one of {', '.join(ENCRYPTIONS)}")
         if timeout_s <= 0:
             raise UsageError(f"--store-timeout {timeout_s:g}s leaves no time for an answer: use for example 2m")
+        if idle_s < 1:
+            raise UsageError(f"--idle-timeout {idle_s:g}s closes each connection at once: use for example 20s")
         if sse == "AES256" and sse_kms_key_id:
             raise UsageError("--sse AES256 takes no key: leave --sse-kms-key-id out, or use --sse aws:kms")
         for name, value in os.environ.items():
@@ -129,9 +134,8 @@ class StoreConfig:
                 f"the prefix of URL {url!r} has {size} bytes, more than {MAX_PREFIX_BYTES}: l0gc's keys need the "
                 f"rest of the {MAX_KEY_BYTES} bytes of a key; use a shorter one"
             )
-        return cls(
-            parts.netloc, prefix, endpoint_url or None, region, profile, sse or None, sse_kms_key_id or None, timeout_s
-        )
+        place = parts.netloc, prefix, endpoint_url or None, region, profile
+        return cls(*place, sse or None, sse_kms_key_id or None, timeout_s, idle_s)
 
     @property
     def url(self) -> str:

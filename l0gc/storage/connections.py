@@ -2,17 +2,19 @@
 
 A device that forgets a connection drops its packets without an error: the next request would wait until it times out, and
 so would one request for each connection of the pool. botocore only closes a connection that the server closed. Here a
-connection that was idle for too long counts as closed, too. obstore has a setting for this, and probes without one.
+connection that was idle for too long counts as closed, too (`--idle-timeout`). If one dies sooner, the connections that were
+idle then count as closed with it: its request is sent again on a new one. obstore has a setting for idle connections, and
+probes without one.
 """
 
 from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
-IDLE_SECONDS: Final = 45.0
-"""After how long an idle connection is closed: common NATs forget one after a minute or later."""
 _KEEP_ALIVE: Final = [
     (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
@@ -30,30 +32,58 @@ _KEEP_ALIVE: Final = [
 """A connection is probed once nothing has arrived for 15 s. It is closed 15 s later, or 10 s after an unconfirmed packet."""
 
 
-def keep_connections_fresh(client: Any) -> None:
-    """Make a new botocore client keep connections alive, and close those that were idle for too long."""
+class Idle:
+    """Determines which idle connections may be used: those that were idle for less than `seconds`, since the last death."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._died = seconds, float("-inf")
+
+    def died(self) -> None:
+        """Note that a connection which had been used before got no answer."""
+        self._died = time.monotonic()
+
+    def allows(self, answered: float) -> bool:
+        return answered > max(self._died, time.monotonic() - self._seconds)
+
+
+def keep_connections_fresh(client: Any, idle: Idle) -> None:
+    """Make a new botocore client keep connections alive, and use none that was idle for too long."""
     from botocore.awsrequest import AWSHTTPConnectionPool, AWSHTTPSConnectionPool
 
     classes = client._endpoint.http_session._pool_classes_by_scheme  # botocore has no setting for this
     for scheme, pool in (("http", AWSHTTPConnectionPool), ("https", AWSHTTPSConnectionPool)):
-        classes[scheme] = type(pool.__name__, (pool,), {"ConnectionCls": _fresh(pool.ConnectionCls)})
+        classes[scheme] = type(pool.__name__, (pool,), {"ConnectionCls": _fresh(pool.ConnectionCls, idle)})
 
 
-def _fresh(kind: Any) -> type[Any]:
+def _fresh(kind: Any, idle: Idle) -> type[Any]:
     class Connection(kind):  # type: ignore[misc]
-        """Counts as dropped by the server once it was idle for too long, so that urllib3 opens another one."""
+        """Counts as dropped by the server unless it may be used, so that urllib3 opens another one."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options | {"socket_options": _KEEP_ALIVE})
-            self._answered = time.monotonic()
+            self._answered, self._is_used = time.monotonic(), False
+
+        def request(self, *args: Any, **options: Any) -> Any:
+            with self._noting_death():
+                return super().request(*args, **options)
 
         def getresponse(self, *args: Any, **options: Any) -> Any:
-            response = super().getresponse(*args, **options)
-            self._answered = time.monotonic()
+            with self._noting_death():
+                response = super().getresponse(*args, **options)
+            self._answered, self._is_used = time.monotonic(), True
             return response
+
+        @contextmanager
+        def _noting_death(self) -> Iterator[None]:
+            try:
+                yield
+            except OSError:
+                if self._is_used:
+                    idle.died()
+                raise
 
         @property
         def is_connected(self) -> bool:
-            return bool(super().is_connected) and time.monotonic() - self._answered < IDLE_SECONDS
+            return bool(super().is_connected) and idle.allows(self._answered)
 
     return Connection

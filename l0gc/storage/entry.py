@@ -17,7 +17,6 @@ import math
 import re
 import struct
 import zlib
-from dataclasses import dataclass
 from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -80,8 +79,7 @@ class Place(NamedTuple):
     id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredEntry:
+class StoredEntry(msgspec.Struct, frozen=True):
     """An entry at its offset, or a checkpoint, whose payload is the state after it.
 
     `date_ms` is the store's clock when it was read or written; at that time the offset after a written entry was free.

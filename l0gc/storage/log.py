@@ -21,7 +21,6 @@ import logging
 import re
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 import msgspec
@@ -93,16 +92,15 @@ class _Boundary(msgspec.Struct, frozen=True):
 _DECODER: Final = msgspec.json.Decoder(_Boundary)
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
+class Folder(msgspec.Struct, frozen=True):
     """The listing of a log: its entries with their write times, and its checkpoints in order.
 
     `date_ms` is the store's clock when the listing began. An old listing stays valid: what it allows to truncate may
     still be deleted. If `skipped` is not None, entries from there up to the newest checkpoint were not listed.
     """
 
-    entries: dict[int, int] = field(default_factory=dict)
-    checkpoints: list[int] = field(default_factory=list)
+    entries: dict[int, int] = msgspec.field(default_factory=dict)
+    checkpoints: list[int] = msgspec.field(default_factory=list)
     date_ms: int = 0
     skipped: int | None = None
 
@@ -263,8 +261,7 @@ class OffsetTakenError(LogConflictError):
         self.landed = landed
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(msgspec.Struct, frozen=True):
     """The newest checkpoint, the entries after it, and the listing that showed both.
 
     The offset after the last entry was free when the listing began.

@@ -10,9 +10,10 @@ from __future__ import annotations
 import builtins
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, Final, NamedTuple, ParamSpec, Protocol, TypeVar
+
+import msgspec
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -37,8 +38,7 @@ READS: Final = 3
 """How often bytes are read that do not match their checksum, before they count as damaged."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+class StoredObject(msgspec.Struct, frozen=True):
     """An object as read. Times are the store's, in milliseconds since 1970."""
 
     body: bytes
@@ -47,8 +47,7 @@ class StoredObject:
     date_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """The metadata of an object."""
 
     size: int
@@ -57,16 +56,14 @@ class Head:
     date_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class PutResult:
+class PutResult(msgspec.Struct, frozen=True):
     """A write that landed; `date_ms` is the store's clock in its answer."""
 
     etag: str
     date_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ListedPage:
+class ListedPage(msgspec.Struct, frozen=True):
     """One page of a listing, as columns; times are the store's, in milliseconds since 1970."""
 
     keys: list[str]
@@ -77,8 +74,7 @@ class ListedPage:
         return len(self.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True):
     """A folder: each key with the time of its last change; `date_ms` is the store's clock when the listing began.
 
     `more`: the folder has more keys, because only its first page was requested.
@@ -89,8 +85,7 @@ class Listing:
     more: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteFailure:
+class DeleteFailure(msgspec.Struct, frozen=True):
     """A key that a DELETE request could not delete, with the store's code and message."""
 
     key: str
@@ -116,8 +111,7 @@ class VersionedKey(NamedTuple):  # a thousand of them in a third of the time tha
     version_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionPage:
+class VersionPage(msgspec.Struct, frozen=True):
     """One page of versions and delete markers, as columns; times are the store's, in milliseconds since 1970."""
 
     keys: list[str]
@@ -131,8 +125,7 @@ class VersionPage:
         return len(self.keys)
 
 
-@dataclass(frozen=True, slots=True)
-class UnfinishedUpload:
+class UnfinishedUpload(msgspec.Struct, frozen=True):
     """A multipart upload that was neither completed nor aborted. Its parts cost money, and no listing shows them."""
 
     key: str
@@ -140,12 +133,11 @@ class UnfinishedUpload:
     initiated_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class VersionsDeleted:
+class VersionsDeleted(msgspec.Struct, frozen=True):
     """The result of one DELETE request; `markers` are the ids of the delete markers that it created, by key."""
 
-    failures: list[DeleteFailure] = field(default_factory=list)
-    markers: dict[str, str] = field(default_factory=dict)
+    failures: list[DeleteFailure] = msgspec.field(default_factory=list)
+    markers: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class ObjectStore(Protocol):

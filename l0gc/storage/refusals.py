@@ -15,8 +15,9 @@ import random
 import re
 import socket
 from collections.abc import Collection
-from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+import msgspec
 
 from l0gc.errors import (
     AccessDeniedError,
@@ -74,8 +75,7 @@ _ACTIONS: Final = {
 """The permission for an operation, if it is not `s3:` plus the operation's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """A store's answer that was not a success.
 
     `region` is the bucket's, if the answer names it; `conditional` says that the request was a conditional write.
@@ -103,8 +103,7 @@ class Answer:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(msgspec.Struct, frozen=True):
     """The meaning of an answer with one of these codes or statuses.
 
     Attributes:
@@ -316,8 +315,7 @@ def row_of_key(code: str) -> Row:
     return row_of(Answer("DeleteObjects", int(code) if code.isdecimal() else 200, code), code)
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(msgspec.Struct, frozen=True):
     """The meaning of an exception of botocore, or of its subclasses: see `Row`. With `unresolved` or `conditional`, only one
     of that kind matches.
     """
@@ -376,7 +374,7 @@ def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
     if row.error is BucketNotFoundError and endpoint.endswith(within):
         return in_endpoint(endpoint, config.bucket, endpoint.removesuffix(within))
     action = _ACTIONS.get(answer.operation, f"s3:{answer.operation}")
-    return _error(row, config, key, **asdict(answer), action=action)
+    return _error(row, config, key, **msgspec.structs.asdict(answer), action=action)
 
 
 def in_endpoint(endpoint: str, bucket: str, without: str) -> UsageError:

@@ -26,6 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 from xml.etree import ElementTree
 
+import msgspec
+
 from l0gc.errors import (
     AccessDeniedError,
     BucketNotFoundError,
@@ -459,7 +461,7 @@ class S3Store:
             response["Body"].close()
         answer = Answer.of("", response)
         if answer.region not in {"", self.client.meta.region_name}:  # boto3 follows a redirect, and obstore does not
-            raise refusal(replace(answer, code="PermanentRedirect"), self.config, key) from None
+            raise refusal(msgspec.structs.replace(answer, code="PermanentRedirect"), self.config, key) from None
         if self.access is access:
             access.without_bulk(f"{kind} of {self.full(key)}: {without_answer(e)}")
 

@@ -11,6 +11,7 @@ it was deleted, is still in the journals, which remember closed topics.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -69,11 +70,13 @@ class JournalGarbage:
     def objects(self) -> int:
         return sum(s.topic(r).totals().l1_objects for s in self._states.values() for r in s.topics)
 
-    def refresh(self) -> None:
-        self._state = self._cluster.controller.snapshot()
+    def refresh(self, *, looked: bool = False) -> None:
+        """Read everything anew; if the process has just `looked` at every journal, use that: it only shows what is due."""
+        controller = self._cluster.controller
+        self._state = controller.replica.state if looked else controller.snapshot()
         self._names = {t.revision: t.name for t in self._topics()}
         self._states, self._fences, self._broken = {}, {}, {}
-        self._cluster.parallel.map(self._read, range(self._state.journals))
+        self._cluster.parallel.map(functools.partial(self._read, looked), range(self._state.journals))
         for journal, state in sorted(self._states.items()):
             self._check(journal, state)
 
@@ -87,11 +90,12 @@ class JournalGarbage:
         except (CorruptObjectError, StoreError, ProtocolError) as e:
             self._broken[journal] = str(e)
 
-    def _read(self, journal: int) -> None:
+    def _read(self, looked: bool, journal: int) -> None:
         with self._alone(journal) as handle:
             if handle.unread is not None:
                 raise handle.unchecked_error(handle.unread)
-            handle.catch_up(whole=False)
+            if not (looked and handle.checked):
+                handle.catch_up(whole=False)
             self._states[journal] = _as_it_stands(handle, whole=False)
 
     def _check(self, journal: int, state: JournalState) -> None:

@@ -6,7 +6,7 @@ A deleted topic is closed in its journals, so that a writer with an old view is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -256,10 +256,10 @@ def describe_topic(
             return topic_state.totals(), [_offsets(topic_state, rows, run.journal, p) for p in in_run], left
 
     looks = cluster.parallel.map(look, topic.runs())
-    sums = (sum(column) for column in zip(*(astuple(totals) for totals, _, _ in looks), strict=True))
+    sums = (sum(column) for column in zip(*(msgspec.structs.astuple(totals) for totals, _, _ in looks), strict=True))
     settings = msgspec.structs.asdict(topic)
     del settings["schema_epoch"]
-    kept, totals = state.retention(topic), asdict(TopicTotals(*sums))
+    kept, totals = state.retention(topic), msgspec.structs.asdict(TopicTotals(*sums))
     schema = None if topic.value_schema is None else topic.value_schema.to_json()
     return TopicDescription(
         # all its partitions, not only those with records

@@ -29,6 +29,7 @@ VARIABLES = {
     "L0GC_CLUSTER_ID": ("cluster_id", "c"),
     "L0GC_EPOCH_INTERVAL": ("epoch_interval", "30s"),
     "L0GC_STORE_TIMEOUT": ("store_timeout", "45s"),
+    "L0GC_IDLE_TIMEOUT": ("idle_timeout", "20s"),
     "L0GC_JSON": ("json", "1"),
     "L0GC_LOG_FORMAT": ("log_format", "json"),
 }
@@ -46,7 +47,7 @@ def test_every_setting_is_shown_and_is_a_default_where_nobody_said_anything() ->
 def test_the_variable_that_a_value_comes_from_is_named(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     name, text = VARIABLES[variable]
     monkeypatch.setenv(variable, text)
-    value = {"epoch_interval": 30.0, "store_timeout": 45.0, "json": True}.get(name, text)
+    value = {"epoch_interval": 30.0, "store_timeout": 45.0, "idle_timeout": 20.0, "json": True}.get(name, text)
     settings = shown()
     assert settings.pop(name) == (value, variable)
     assert settings == {n: (v, "default") for n, v in DEFAULTS.items() if n != name}

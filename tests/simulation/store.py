@@ -5,8 +5,9 @@ from __future__ import annotations
 import builtins
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from l0gc.errors import ObjectNotFoundError
 from l0gc.storage.objectstore import DeleteFailure, Head, ListedPage, Listing, PutResult, StoredObject
@@ -48,7 +49,9 @@ class SimulatedStore(MemoryStore):
         ahead = self._world.date_ahead_ms()
         if key.endswith(BOUNDARY):
             self._world.boundary_read()
-        return replace(stored, body=self._world.answers.read(key, stored.body), date_ms=stored.date_ms + ahead)
+        return msgspec.structs.replace(
+            stored, body=self._world.answers.read(key, stored.body), date_ms=stored.date_ms + ahead
+        )
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
         bodies = super().get_ranges(key, ranges)
@@ -57,12 +60,12 @@ class SimulatedStore(MemoryStore):
     def head(self, key: str) -> Head:
         head = super().head(key)
         ahead = self._world.date_ahead_ms()
-        return replace(head, date_ms=head.date_ms + ahead) if ahead else head
+        return msgspec.structs.replace(head, date_ms=head.date_ms + ahead) if ahead else head
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
         """In pages only where pins keep logs long: the other seeds take the same steps whether a log is listed in pages."""
         listing = super().list(folder, one_page=one_page and self._world.weather.pins)
-        return replace(listing, date_ms=listing.date_ms + self._world.date_ahead_ms())
+        return msgspec.structs.replace(listing, date_ms=listing.date_ms + self._world.date_ahead_ms())
 
     def now_ms(self) -> int:
         return super().now_ms() + self._world.date_ahead_ms()
@@ -107,7 +110,7 @@ class SimulatedStore(MemoryStore):
 
     def _dated(self, written: PutResult) -> PutResult:
         ahead = self._world.date_ahead_ms()
-        return replace(written, date_ms=written.date_ms + ahead) if ahead else written
+        return msgspec.structs.replace(written, date_ms=written.date_ms + ahead) if ahead else written
 
     def _write(self, key: str, body: bytes) -> PutResult:
         self._version += 1

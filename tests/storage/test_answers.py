@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 import l0gc.storage.access
@@ -312,9 +313,8 @@ def test_a_refusal_by_name_is_not_sent_again(
 
 
 def test_both_clients_retry_a_code_added_to_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dataclasses import replace
 
-    rows = tuple(replace(r, codes=[*r.codes, "TooBusy"]) if "SlowDown" in r.codes else r for r in ROWS)
+    rows = tuple(msgspec.structs.replace(r, codes=[*r.codes, "TooBusy"]) if "SlowDown" in r.codes else r for r in ROWS)
     monkeypatch.setattr(l0gc.storage.refusals, "ROWS", rows)
     for call in READS.values():
         with Answering(lambda method, target: (403, b"<Error><Code>TooBusy</Code></Error>")) as server:

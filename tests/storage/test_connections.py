@@ -8,11 +8,12 @@ import socketserver
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from l0gc.storage import bulk, connections
+from l0gc.errors import AmbiguousWriteError
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.s3 import S3Store
 from tests.support.loopback import Serving
@@ -26,7 +27,7 @@ OBJECT = b'ETag: "e"\r\nLast-Modified: Sat, 28 Nov 2026 10:00:00 GMT\r\n'
 class Nat:
     """A server behind a NAT: on a connection that was idle for `forgets_s`, no request arrives, and no answer leaves."""
 
-    def __init__(self, forgets_s: float) -> None:
+    def __init__(self, forgets_s: float, idle_s: float = 0.2) -> None:
         self.connections = self.forgotten = 0
         self.busy = threading.Barrier(1)
         outer = self
@@ -55,13 +56,12 @@ class Nat:
             allow_reuse_address = daemon_threads = True
 
         self.server = Threads(("127.0.0.1", 0), Handler)
-        self.store = S3Store(StoreConfig("bucket", "p/", f"http://127.0.0.1:{self.server.server_address[1]}"))
+        endpoint = f"http://127.0.0.1:{self.server.server_address[1]}"
+        self.store = S3Store(StoreConfig("bucket", "p/", endpoint, timeout_s=8.0, idle_s=idle_s))
 
 
 @pytest.fixture
-def nat(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nat]:
-    for module in (connections, bulk):
-        monkeypatch.setattr(module, "IDLE_SECONDS", 0.2)
+def nat() -> Iterator[Nat]:
     server = Nat(forgets_s=0.4)
     with Serving(server.server):
         yield server
@@ -83,17 +83,36 @@ def test_a_connection_that_was_idle_for_long_is_not_used(nat: Nat, call: Callabl
     assert (nat.connections, nat.forgotten) == (2, 0)
 
 
+def at_once(nat: Nat, call: Callable[[S3Store], object]) -> None:
+    """Send several requests, each on a connection of its own."""
+    nat.busy = threading.Barrier(4)
+    threads = [threading.Thread(target=call, args=[nat.store]) for _ in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    nat.busy = threading.Barrier(1)
+
+
 def test_no_connection_of_a_pool_is_used_after_a_pause(nat: Nat) -> None:
     nat.store.now_ms()
     for _ in range(2):
-        nat.busy = threading.Barrier(4)  # so that each request has a connection of its own
-        threads = [threading.Thread(target=nat.store.now_ms) for _ in range(4)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
+        at_once(nat, CALLS["boto3"])
         time.sleep(0.6)
     assert nat.forgotten == 0
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_pool_that_a_nat_forgot_costs_one_wait(call: Callable[[S3Store], object]) -> None:
+    nat = Nat(forgets_s=0.4, idle_s=30.0)
+    with Serving(nat.server):
+        call(nat.store)
+        at_once(nat, call)
+        time.sleep(0.6)
+        with suppress(AmbiguousWriteError):  # its caller reads the object back
+            call(nat.store)
+        at_once(nat, call)
+        assert nat.forgotten == 1
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
+import msgspec
 import pytest
 
 from l0gc.errors import (
@@ -259,7 +259,7 @@ class MisreadStore(MemoryStore):
         stored = super().get(key)
         if self._name in key and self._left:
             self._left -= 1
-            return replace(stored, body=stored.body[: len(stored.body) // 2])
+            return msgspec.structs.replace(stored, body=stored.body[: len(stored.body) // 2])
         return stored
 
 
@@ -548,7 +548,7 @@ def test_a_landed_entry_with_a_future_date_counts() -> None:
         def put_if_absent(self, key: str, body: bytes) -> PutResult:
             written = super().put_if_absent(key, body)
             ahead_ms = 3_600_000 if key == writer.entry_key(0) else 0
-            return replace(written, date_ms=written.date_ms + ahead_ms)
+            return msgspec.structs.replace(written, date_ms=written.date_ms + ahead_ms)
 
     store = Ahead()
     writer, other = a_log(store), a_log(store, seed=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from unittest import mock
 
 import msgspec
@@ -470,7 +470,7 @@ def test_one_bad_reading_of_a_log_is_read_again(store: MemoryStore) -> None:
             stored = real(key)
             if bad in key and left:
                 left.clear()
-                return replace(stored, body=bytes(len(stored.body)))
+                return msgspec.structs.replace(stored, body=bytes(len(stored.body)))
             return stored
 
         with mock.patch.object(store, "get", once):
@@ -705,7 +705,7 @@ class WholeSeconds(MemoryStore):
 
     def put_if_absent(self, key: str, body: bytes) -> PutResult:
         written = super().put_if_absent(key, body)
-        return replace(written, date_ms=written.date_ms // 1000 * 1000)
+        return msgspec.structs.replace(written, date_ms=written.date_ms // 1000 * 1000)
 
 
 def test_entries_get_their_append_time_without_replies() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -107,7 +107,7 @@ def test_before_a_time_in_the_middle_of_a_merged_object() -> None:
     handle = cluster.journal(0)
     rows = handle.state.topics[topic.revision].l1.copy()
     file = files(cluster, "events", 0)[0]
-    merged = replace(file, last_offset=29, name=cluster.runtime.new_id(), max_timestamp=begin)
+    merged = msgspec.structs.replace(file, last_offset=29, name=cluster.runtime.new_id(), max_timestamp=begin)
     size = put_l1(cluster.store, topic.id(0), merged)  # its records have the timestamp 0
     row = (0, 0, 29, size, begin, int(rows["epoch"].max()), name_bytes(merged.name), 0)
     which = (topic.revision, topic.topic_id)

@@ -13,9 +13,11 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+
+import msgspec
 
 from l0gc.errors import AmbiguousWriteError, ObjectNotFoundError, PreconditionFailedError
 from l0gc.runtime import Runtime
@@ -111,7 +113,7 @@ class MemoryStore:
 
     def get_start(self, key: str, length: int) -> StoredObject:
         stored = self.get(key)
-        return replace(stored, body=stored.body[:length])
+        return msgspec.structs.replace(stored, body=stored.body[:length])
 
     def head(self, key: str) -> Head:
         self._enter("head", key)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 from unittest import mock
+
+import msgspec
 
 from l0gc.storage.objectstore import StoredObject
 from l0gc.streamlog.cluster import ClusterHandles
@@ -48,7 +50,7 @@ def misread(cluster: ClusterHandles, part: str, way: Way, times: int, *, after: 
 
     def bad_get(key: str) -> StoredObject:
         stored = get(key)
-        return replace(stored, body=way(stored.body)) if is_bad(key) else stored
+        return msgspec.structs.replace(stored, body=way(stored.body)) if is_bad(key) else stored
 
     def bad_ranges(key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
         bodies = get_ranges(key, ranges)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from l0gc.errors import ObjectNotFoundError
 from l0gc.storage.objectstore import Listing, PutResult, StoredObject
@@ -33,17 +34,17 @@ class MisdatedStore(MemoryStore):
         except ObjectNotFoundError as e:
             e.date_ms = self.clock.ms + by_ms
             raise
-        return replace(stored, date_ms=stored.date_ms + by_ms)
+        return msgspec.structs.replace(stored, date_ms=stored.date_ms + by_ms)
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
         by_ms = self._wrong_by("list")
         listing = super().list(folder, one_page=one_page)
-        return replace(listing, date_ms=listing.date_ms + by_ms)
+        return msgspec.structs.replace(listing, date_ms=listing.date_ms + by_ms)
 
     def put_if_absent(self, key: str, body: bytes) -> PutResult:
         by_ms = self._wrong_by("put_if_absent")
         written = super().put_if_absent(key, body)
-        return replace(written, date_ms=written.date_ms + by_ms)
+        return msgspec.structs.replace(written, date_ms=written.date_ms + by_ms)
 
     def now_ms(self) -> int:
         return super().now_ms() + self._wrong_by("now_ms")

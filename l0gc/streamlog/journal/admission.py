@@ -8,9 +8,9 @@ runs when an entry is applied, so an entry that would stop the log is refused be
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from l0gc.epoch import is_epoch
@@ -30,8 +30,7 @@ from l0gc.streamlog.journal.topic import TopicState
 _RECORDS_LIMIT: Final = 2**31 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class EpochWindow:
+class EpochWindow(msgspec.Struct, frozen=True):
     """The epochs `oldest` to `newest`, inclusive, whether or not each of them was ever used.
 
     It spans two epochs rather than one, so that a writer with a slightly stale epoch is not refused; never more, so that

@@ -67,8 +67,7 @@ _OBJECT_BYTES: Final = 200
 """The weight of an object in an entry, without its extents."""
 
 
-@dataclass(frozen=True, slots=True)
-class LandedObject:
+class LandedObject(msgspec.Struct, frozen=True):
     """Where an object landed. `bases` has the first offset of each of its extents; None if they are in L1
     already, or the journal cannot be read.
     """
@@ -77,16 +76,14 @@ class LandedObject:
     bases: Rows | None
 
 
-@dataclass(slots=True)
-class AppendResult:
+class AppendResult(msgspec.Struct):
     """The outcome of objects that were offered together: the first of them landed, and `error` is why the next did not."""
 
-    landed: list[LandedObject] = field(default_factory=list)
+    landed: list[LandedObject] = msgspec.field(default_factory=list)
     error: L0gcError | None = None
 
 
-@dataclass(slots=True)
-class LandedEdit:
+class LandedEdit(msgspec.Struct):
     """The outcome of an edit.
 
     Attributes:
@@ -94,8 +91,8 @@ class LandedEdit:
         dropped: what left the lists by it, as rows of `DROPPED`.
     """
 
-    refused: dict[tuple[int, int], str] = field(default_factory=dict)
-    dropped: Rows = field(default_factory=NO_DROPPED.copy)
+    refused: dict[tuple[int, int], str] = msgspec.field(default_factory=dict)
+    dropped: Rows = msgspec.field(default_factory=NO_DROPPED.copy)
 
     def has(self, revision: int, partitions: Rows) -> Rows:
         landed: Rows = ~np.isin(partitions, [p for of, p in self.refused if of == revision])

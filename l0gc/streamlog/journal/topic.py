@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from l0gc.errors import ProtocolError
@@ -50,8 +51,7 @@ class Block(NamedTuple):
     time_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
+class Extent(msgspec.Struct, frozen=True):
     """A partition's records in an L0 object: `records` rows of `block` from `row` on; the first has `base_offset`."""
 
     key: str
@@ -68,8 +68,7 @@ class Extent:
         return self.base_offset + self.records - 1
 
 
-@dataclass(frozen=True, slots=True)
-class L1File:
+class L1File(msgspec.Struct, frozen=True):
     """An L1 object with the records `base_offset` to `last_offset`, both included.
 
     `max_timestamp` is the newest of their timestamps: when the newest landed, by the log's time; `name` is its UUID. A hole
@@ -113,8 +112,7 @@ class Hole(Outcome):
         return self.last_offset + 1 - self.first_offset
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionView:
+class PartitionView(msgspec.Struct, frozen=True):
     """A partition's offsets. Before anything landed the last reconciled offset is -1."""
 
     next_offset: int = 0
@@ -126,8 +124,7 @@ class PartitionView:
         return self.next_offset - 1 - self.last_reconciled_offset
 
 
-@dataclass(frozen=True, slots=True)
-class TopicTotals:
+class TopicTotals(msgspec.Struct, frozen=True):
     """Sums over a topic's partitions in one journal into which anything landed; they count records from the log starts
     on.
 

@@ -294,7 +294,7 @@ def own_order() -> AbstractContextManager[Any]:
         if entry.date_ms % 2:
             e = decoder.decode(entry.payload)
             if isinstance(e, Objects) and all(o.producer is None for o in e.objects):
-                entry = replace(entry, payload=msgspec.msgpack.encode(Objects(e.objects[::-1])))
+                entry = msgspec.structs.replace(entry, payload=msgspec.msgpack.encode(Objects(e.objects[::-1])))
         apply(self, state, entry)
 
     return method(JournalMachine, "apply", applied)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -154,7 +153,7 @@ def ids_not_compared() -> AbstractContextManager[Any]:
 
     def owner(self: SharedLog, offset: int) -> Any:
         found = original(self, offset)
-        return None if found is None else replace(found, id="somebody else")
+        return None if found is None else msgspec.structs.replace(found, id="somebody else")
 
     return method(SharedLog, "_owner", owner)
 

@@ -6,7 +6,6 @@ import itertools
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -497,7 +496,7 @@ def test_an_object_that_does_not_hold_what_was_read_is_not_committed(what: str) 
         """The journal gets the size that the store has; else the object is refused for that."""
         file = sizes(row)
         key = next((k for k in store.objects if file.name in k), None)
-        return file if key is None else replace(file, bytes=len(store.objects[key].body))
+        return file if key is None else msgspec.structs.replace(file, bytes=len(store.objects[key].body))
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rewrite, "l1_file", of_its_size)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -119,7 +118,7 @@ def test_an_object_that_is_damaged_is_named(damage: str) -> None:
         "another name": sealed_again(body[:name] + b"T" + body[name + 1 :]),
         "no name": sealed_again(body[:name] + b"\xf4" + body[name + 1 :]),
     }[damage]
-    file = dataclasses.replace(file, bytes=len(store_of(cluster).objects[key].body))
+    file = msgspec.structs.replace(file, bytes=len(store_of(cluster).objects[key].body))
     with pytest.raises(CorruptObjectError, match=f"^{key} "):
         list(l1_records(cluster.store, key, file))
 
@@ -129,7 +128,7 @@ def test_a_footer_that_names_bytes_outside_of_its_object_is_damage(monkeypatch: 
     cluster, p, file = an_object()
     key = l1_key(p, file)
     opened = parquet.open_l1(cluster.store, parquet.WantedFile(key, file, 0, 40), whole_bytes=0)
-    opened.wanted = parquet.WantedFile(key, dataclasses.replace(file, bytes=100), 0, 40)
+    opened.wanted = parquet.WantedFile(key, msgspec.structs.replace(file, bytes=100), 0, 40)
     (chunk,) = parquet.chunks(opened, opened.groups)
     with pytest.raises(CorruptObjectError, match=f"^{key} has a footer that names bytes outside of it"):
         parquet.fetch_chunk(cluster.store, chunk, ("offset", "value"))
@@ -138,7 +137,7 @@ def test_a_footer_that_names_bytes_outside_of_its_object_is_damage(monkeypatch: 
 @pytest.mark.parametrize(("base", "last"), [(0, 38), (0, 40), (1, 39), (1, 40), (100, 139)])
 def test_an_object_with_other_offsets_than_the_journal_says_is_named(base: int, last: int) -> None:
     cluster, p, file = an_object()
-    wrong = dataclasses.replace(file, base_offset=base, last_offset=last)
+    wrong = msgspec.structs.replace(file, base_offset=base, last_offset=last)
     with pytest.raises(CorruptObjectError, match=f"^{l1_key(p, file)} "):
         list(l1_records(cluster.store, l1_key(p, file), wrong))
 
