@@ -20,9 +20,9 @@ from l0gc.formatting import seconds_of
 from l0gc.operations import OPERATIONS, types_of, written
 
 TIMEOUT_S: Final = 120.0
+"""How long a run waits in total for answers that do not come: see `storage/patience`."""
 IDLE_S: Final = 45.0
 """After how long an idle connection is closed: common NATs forget one after a minute or later."""
-"""How long a run waits in total for answers that do not come: see `storage/patience`."""
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
