@@ -43,6 +43,12 @@ Executors of a cluster are not affected; with a local master, `--conf` overrides
 """
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+_OF_CLUSTERS: Final = {
+    "spark.eventLog.enabled": "false",  # its folder may not exist on this machine
+    "spark.kryo.registrationRequired": "false",  # nobody has registered the classes of l0gc's jobs
+    "spark.task.cpus": "1",  # with a larger number, no task would start with fewer cores
+}
+"""Settings of a job on a local master. Those of spark-defaults.conf are meant for a cluster, and would break the job."""
 
 
 def get_session(
@@ -97,6 +103,7 @@ def get_session(
         check_python(chosen)
     if local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        settings = {**_OF_CLUSTERS, **settings}
         settings[_JAVA_OPTIONS] = f"{_SHORT_JOBS} {settings.get(_JAVA_OPTIONS, '')}".strip()
     try:
         with _own_ctrl_c(), _no_word_of_javas_end(), _without_connect(settings["spark.master"], said=master is None):
