@@ -76,11 +76,12 @@ def checked_value(name: str, value: object, kind: Any) -> Any:
         converted = msgspec.convert(_in_its_unit(name, value), kind)
         _check_storable(converted)
         return str(converted) if isinstance(converted, str) else converted  # a plain str, which all encoders accept
-    # An AttributeError is msgspec's for an object of numpy that it takes for a mapping.
-    except (msgspec.ValidationError, ValueError, AttributeError) as e:
+    # msgspec raises the last two for an object of numpy that it takes for a mapping.
+    except (msgspec.ValidationError, ValueError, AttributeError, LookupError) as e:
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-        raise UsageError(f"{name} cannot be {shown}: {str(e)[:1].lower()}{str(e)[1:]}") from e
+        why = f"its type is {type(value).__name__}" if isinstance(e, AttributeError | LookupError) else str(e)
+        raise UsageError(f"{name} cannot be {shown}: {why[:1].lower()}{why[1:]}") from e
 
 
 def _in_its_unit(name: str, value: object) -> object:

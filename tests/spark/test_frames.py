@@ -118,7 +118,7 @@ def rows(spark: SparkSession, schema: str, *values: Any) -> DataFrame:
 @pytest.mark.parametrize(
     ("given", "refused", "message"),
     [
-        ({"partitions": ("topic string, partition int", ("t", 0))}, SafetyError, "1 report of partitions .* first of t/1"),
+        ({"partitions": ("topic string, partition int", ("t", 0))}, SafetyError, "1 report names a partition .* first t/1"),
         ({"cluster": "another"}, ClusterMismatchError, "belongs to cluster another"),
         ({"reports": (REPORTED, ("t", 1, 1, 51))}, EpochRegressionError, "report of partition t/1 is at epoch 51"),
         ({"reports": (REPORTED, ("t", 1, 1, None))}, CorruptObjectError, "reports has rows whose gc_epoch is empty"),
