@@ -271,7 +271,7 @@ class _ShareMerge(Editor):
         self._partitions: set[tuple[int, int]] = set()
 
     def run(self, stop: threading.Event) -> MergeResult:
-        """Do the merges of the share, round by round, until it is told to stop."""
+        """Do the merges of the share, round by round, until `stop` is set."""
         with self.recording_errors():
             self._merge_all(stop)
         self._result.partitions = len(self._partitions)
