@@ -31,7 +31,7 @@ from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, indices_in
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.level_one.parquet import L1_FILE, RECORD, WHOLE_RECORD
+from l0gc.streamlog.level_one.parquet import L1_FILE, WHOLE_RECORD
 from l0gc.streamlog.offset_reader import OffsetReader, Piece, as_rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, l0_bytes, look, topic_copy
 from l0gc.streamlog.values.parse import parser_of
@@ -78,7 +78,7 @@ def read_topic(
 
 def as_records(pieces: Iterable[Piece]) -> Iterator[Record]:
     """Yield each record of pieces that have the columns of `WHOLE_RECORD`."""
-    for partition, base, batch in _slices_of(pieces, WHOLE_RECORD):
+    for partition, base, batch in slices_of(pieces, WHOLE_RECORD):
         n, (times, keys, values, created, headers) = batch.num_rows, (batch.column(name) for name in WHOLE_RECORD)
         rows = zip(
             values.to_pylist(),
@@ -167,19 +167,8 @@ def _await_batches() -> None:
             lock.release()
 
 
-def read_slices(
-    cluster: ClusterHandles,
-    topic: Topic,
-    options: Read = _ALL,
-    *,
-    names: Sequence[str] = RECORD,
-    pin: Pin | None = None,
-) -> Iterator[RecordSlice]:
-    """Yield a topic's records, at most `ROWS` of one partition at once. See `read_pieces`."""
-    return _slices_of(read_pieces(cluster, topic, options, names=names, pin=pin), names)
-
-
-def _slices_of(pieces: Iterable[Piece], names: Sequence[str]) -> Iterator[RecordSlice]:
+def slices_of(pieces: Iterable[Piece], names: Sequence[str]) -> Iterator[RecordSlice]:
+    """Yield the records of pieces with these columns, at most `ROWS` of one partition at once."""
     for partitions, batch in pieces:
         partition_of = np.broadcast_to(partitions, batch.num_rows)
         offsets = np.frombuffer(columns.raw(batch.column("offset")), np.int64)

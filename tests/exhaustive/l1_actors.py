@@ -62,7 +62,7 @@ from l0gc.streamlog.level_one.plan import Window
 from l0gc.streamlog.level_one.reconcile import Commit
 from l0gc.streamlog.level_one.rewrite import RewriteResult, _check_columns
 from l0gc.streamlog.offset_reader import OffsetReader, _holding
-from l0gc.streamlog.reader import read_slices
+from l0gc.streamlog.reader import read_pieces, slices_of
 from tests.exhaustive.l1_process import TOPIC, BrokenError, FakeCluster, Replica, View, topic_with
 
 P: Final = TOPIC.id(0)
@@ -280,7 +280,8 @@ class Reader(Actor):
         replica = cast(Replica, cluster.journal(0).replica)
         following = -1
         try:
-            for _, base, batch in read_slices(cluster, TOPIC, Read(partition=0, skip_holes=True)):
+            pieces = read_pieces(cluster, TOPIC, Read(partition=0, skip_holes=True), names=RECORD)
+            for _, base, batch in slices_of(pieces, RECORD):
                 topic = replica.peek().topic(TOPIC.revision)
                 start = topic.view(0).log_start_offset
                 while following in topic.l1[is_hole(topic.l1)]["base"]:

@@ -17,7 +17,8 @@ from l0gc.streamlog.ingest import extents
 from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.ingest.placement import in_turn
 from l0gc.streamlog.journal.topic import TopicState
-from l0gc.streamlog.reader import read_slices, read_topic
+from l0gc.streamlog.level_one.parquet import RECORD
+from l0gc.streamlog.reader import read_pieces, read_topic, slices_of
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import upload
 from tests.support.memory_store import Call, another_process, store_of, topic_in_memory
@@ -145,7 +146,7 @@ def test_slices_are_what_the_records_are(tmp_path: Path) -> None:
     topic = cluster.controller.snapshot().topic("events")
     found = [
         (s.partition, offset, v)
-        for s in read_slices(cluster, topic, Read(start=3))
+        for s in slices_of(read_pieces(cluster, topic, Read(start=3), names=RECORD), RECORD)
         for offset, v in enumerate(s.batch.column("value").to_pylist(), s.base_offset)
     ]
     assert found == [(r.partition, r.offset, r.value) for r in read(cluster, 3)]
