@@ -224,7 +224,7 @@ def test_admission_refuses_blocks_that_together_pass_the_limit(column: str) -> N
 @pytest.mark.parametrize("given", [MAX_BATCH_BYTES + 1, 1 << 30])
 def test_a_batch_above_its_limit_is_refused_by_every_road(given: int) -> None:
     with pytest.raises(UsageError, match=str(MAX_BATCH_BYTES)):
-        write_options({"url": "s3://b", "topic": "t", "objectBytes": str(given)}, streaming=False)
+        write_options({"url": "s3://b", "topic": "t", "objectBytes": str(given)}, topic_column=False, streaming=False)
     with pytest.raises(UsageError, match=str(MAX_BATCH_BYTES)):
         Upload(batch_bytes=given)  # of the command, the library and the settings file
 

@@ -121,7 +121,7 @@ def staged(cluster: ClusterHandles, rows: Rows, batch: int, query: str = "q", **
 
 def commit(cluster: ClusterHandles, messages: Sequence[TaskCommit | None], batch: int, **options: str) -> UploadResult:
     """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
-    chosen = write_options({"url": URL, "topic": "events", **options}, streaming=True)
+    chosen = write_options({"url": URL, "topic": "events", **options}, topic_column=True, streaming=True)
     return sink.committed(cluster, chosen, messages, batch)
 
 

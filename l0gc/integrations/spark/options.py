@@ -193,6 +193,10 @@ class _Options:
     def text(self, name: str) -> str | None:
         return self._given.get(name.lower(), "").strip() or None
 
+    def missing(self, message: str) -> UsageError:
+        """Return the error about an option that is missing. A table of Spark's catalog has none at all."""
+        return UsageError(message if self._given else _NO_TABLE)
+
     def number(self, name: str, least: int, most: int = _LONG) -> int | None:
         """Return a whole number, or None; Spark's own programs give the largest `long` for "no limit"."""
         value = self.text(name)
@@ -242,10 +246,8 @@ class _Options:
 
     def address(self) -> ClusterAddress:
         url = self.text("url") or os.environ.get("L0GC_URL")
-        if not url and not self._given:
-            raise UsageError(_NO_TABLE)
         if not url:
-            raise UsageError("option url is missing: say where the cluster is, as s3://bucket/prefix")
+            raise self.missing("option url is missing: say where the cluster is, as s3://bucket/prefix")
         endpoint, profile = self.text("endpointUrl"), self.text("profile")
         region = self.text("region") or first_of(os.environ, REGION_VARIABLES)
         config = StoreConfig.from_url(url, endpoint_url=endpoint, region=region, profile=profile)
@@ -291,10 +293,8 @@ class _Options:
     def topics(self) -> tuple[tuple[str, ...], str | None, dict[str, frozenset[int]]]:
         """Return the topics or the pattern of their names, and for some topics the only partitions to read."""
         named = [name for name in _TOPICS if self.text(name)]
-        if not self._given:
-            raise UsageError(_NO_TABLE)
         if len(named) != 1:
-            raise UsageError(
+            raise self.missing(
                 "name what to read with one of the options topic, subscribe (topics with commas between), subscribePattern "
                 '(a regular expression for their names) and assign (partitions, as {"topic":[0,1]})'
             )
@@ -420,8 +420,19 @@ def _check_order(starting: Bound, ending: Bound) -> None:
                     )
 
 
-def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
+def write_options(given: Mapping[str, str], *, topic_column: bool, streaming: bool) -> WriteOptions:
+    """Return the options of a sink.
+
+    Args:
+        topic_column: each row names its topic.
+
+    Raises:
+        UsageError: an option is missing or invalid.
+    """
     o = _Options(given, _WRITE)
+    topic = o.text("topic")
+    if topic is None and not topic_column:
+        raise o.missing("name the topic to write to with option topic, or in a column topic")
     producer, batch_id = o.text("producerName"), o.number("batchId", 0, MAX_BATCH_ID)
     if streaming and batch_id is not None:
         raise UsageError("option batchId is for batches only; a stream's batches have their own ids")
@@ -430,4 +441,4 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
             "options producerName and batchId go together: a batch is written once for each name and id, and ids must rise"
         )
     size = o.number("objectBytes", 1 << 10, MAX_BATCH_BYTES)
-    return WriteOptions(o.address(), o.text("topic"), producer, batch_id, size or _OBJECT_BYTES)
+    return WriteOptions(o.address(), topic, producer, batch_id, size or _OBJECT_BYTES)

@@ -122,8 +122,8 @@ class L0gcDataSource(DataSource):
         if overwrite:
             how = 'outputMode("append")' if streaming else 'mode("append")'
             raise UsageError(f"a topic can only be appended to: write with {how}")
-        options = write_options(self.options, streaming=streaming)
         columns = {f.name.lower(): f for f in schema.fields}
+        options = write_options(self.options, topic_column="topic" in columns, streaming=streaming)
         for name, types in _WRITABLE.items():
             f = columns.get(name)
             if f is not None and not isinstance(f.dataType, types):
@@ -139,8 +139,6 @@ class L0gcDataSource(DataSource):
             raise UsageError(
                 "column value is missing: it holds the records, unless rows have the topic's typed columns"
             )
-        if options.topic is None and "topic" not in columns:
-            raise UsageError("name the topic to write to with option topic, or in a column topic")
         return options
 
 

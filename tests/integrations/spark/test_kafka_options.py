@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadMinRows
+from pyspark.sql.types import StructType
 
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.options import read_options
@@ -206,15 +207,18 @@ def test_a_micro_batch_waits_for_enough_records_or_for_the_delay() -> None:
         assert stream.next_end(start, everything=False)["events"]["0"] == 10
 
 
-def test_a_catalog_table_has_the_columns_but_no_options() -> None:
-    """A table's reader gets no option but those that a query names with WITH."""
-    created = {"provider": "l0gc", "owner": "a"}
+@pytest.mark.parametrize("url", [None, URL])
+def test_a_catalog_table_has_the_columns_but_no_options(monkeypatch: pytest.MonkeyPatch, url: str | None) -> None:
+    """A table's reader gets no option but those that a query names with WITH, though a variable may name the cluster."""
+    if url is not None:
+        monkeypatch.setenv("L0GC_URL", url)
+    created, value = {"provider": "l0gc", "owner": "a"}, StructType([SCHEMA["value"]])
     assert L0gcDataSource(created).schema() == SCHEMA
     with pytest.raises(
         UsageError, match=r"^a table of Spark's catalog keeps no options .* WITH .* CREATE TEMPORARY VIEW"
     ):
         L0gcDataSource({**created, "option.topic": "events", "topic": "events"}).schema()
-    for refused in (lambda: L0gcDataSource({}).reader(SCHEMA), lambda: L0gcDataSource({}).writer(SCHEMA, False)):
+    for refused in (lambda: L0gcDataSource({}).reader(SCHEMA), lambda: L0gcDataSource({}).writer(value, False)):
         with pytest.raises(UsageError, match=r"^a table of Spark's catalog keeps no options"):
             refused()
 
