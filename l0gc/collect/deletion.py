@@ -297,7 +297,6 @@ PAUSE_READ_S: Final = 5.0
 """Before a request, the pause is read again if the last reading is older than this."""
 TRIES: Final = 6
 _BACKOFF_S: Final = 0.2
-_LONGEST_S: Final = 10.0
 _TIMEOUT: Final = "RequestTimeout"
 _UNANSWERED: Final = ""
 _GONE: Final = {"NoSuchKey", "NoSuchVersion"}
@@ -393,7 +392,7 @@ class Deleter:
                 outcome.failures += [f for _, f in again]
                 again = []
             if again:
-                self._pacer.pause(self._runtime.jitter(min(_LONGEST_S, _BACKOFF_S * 2 ** min(tries, 6))))
+                self._pacer.pause(self._runtime.jitter(_BACKOFF_S * 2 ** min(tries, 6)))
             todo = [o for o, _ in again] + rest
         return outcome
 

@@ -183,6 +183,16 @@ def test_without_an_objection_there_is_no_rate() -> None:
     assert (pacer.rate(), pacer.throttled, pacer.backpressure_s) == (None, 0, 0)
 
 
+def test_idle_time_earns_no_burst() -> None:
+    clock = FakeClock()
+    pacer = Pacer(Runtime(clock), 100)
+    clock.ms += 60_000
+    began, left = clock.monotonic(), 100
+    while left:
+        left -= pacer.wait(left)
+    assert clock.monotonic() - began >= 1 - 2 * GRANT_S
+
+
 def a_slowed_pacer() -> tuple[Pacer, FakeClock]:
     """Its store took 1,000 objects in a second, and then refused more."""
     pacer, clock = a_pacer()
@@ -197,11 +207,11 @@ def a_slowed_pacer() -> tuple[Pacer, FakeClock]:
 def test_requests_that_were_under_way_do_not_lower_the_rate_again() -> None:
     pacer, clock = a_slowed_pacer()
     pacer.answered(clock.monotonic() - 1, 100, slower=False)
-    lowered = pacer.rate()
-    for _ in range(5):
-        assert not pacer.answered(clock.monotonic() - 0.1, 0, slower=True)
+    lowered, fell_at = pacer.rate(), clock.monotonic()
+    for sent_at in (fell_at - 0.1, fell_at):
+        assert not pacer.answered(sent_at, 0, slower=True)
     assert pacer.rate() == lowered
-    assert pacer.throttled == 6
+    assert pacer.throttled == 3
 
 
 def test_a_refused_burst_lowers_the_pace_by_at_most_half() -> None:

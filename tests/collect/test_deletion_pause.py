@@ -53,6 +53,15 @@ def test_a_reading_that_ends_late_does_not_replace_a_newer_one() -> None:
     assert store.requests["get"] == reads
 
 
+def test_a_slow_reading_is_as_old_as_its_beginning() -> None:
+    store = MemoryStore()
+    watch = PauseWatch(store, store.clock, threading.Event())
+    store.fault = once(lambda: store.clock.sleep(5), "get")
+    assert not watch.is_set()
+    set_pause(store, "disk audit", "ann")
+    assert watch.is_set(5)
+
+
 def test_the_first_pause_is_kept() -> None:
     store = MemoryStore()
     first, _ = set_pause(store, "disk audit", "ann")

@@ -150,6 +150,15 @@ def test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile(store
     assert published(store) == 7
 
 
+@pytest.mark.parametrize("began_at", [2, 3])
+def test_a_run_gives_way_to_an_m_published_since_it_began(store: MemoryStore, began_at: int) -> None:
+    put(store, a_watermark(7))
+    assert publish(store, Runtime(store.clock), a_watermark(3), began_at=began_at) == a_watermark(7)
+    with pytest.raises(SafetyError, match="never goes down"):
+        publish(store, Runtime(store.clock), a_watermark(3), began_at=4)
+    assert published(store) == 7
+
+
 def test_of_two_first_publications_the_higher_stays(store: MemoryStore) -> None:
     store.fault = once(lambda: put(store, a_watermark(2)), "put_if_absent")
     assert put(store, a_watermark(5)) == a_watermark(2)
