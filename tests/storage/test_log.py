@@ -406,6 +406,15 @@ def test_truncation_keeps_the_checkpoints_own_entry_and_what_follows(store: Memo
     assert log.truncate() == 0
 
 
+def test_what_was_truncated_is_not_deleted_again(store: MemoryStore) -> None:
+    log = aged_log(store, 5)
+    folder = log.list_folder()
+    assert log.truncate(folder) == 4
+    deletes = store.requests["delete"]
+    assert log.truncate(folder) == 0
+    assert store.requests["delete"] == deletes
+
+
 def test_truncation_raises_the_boundary_before_it_deletes(store: MemoryStore) -> None:
     log = aged_log(store, 3)
     boundaries: list[bytes] = []

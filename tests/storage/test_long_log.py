@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import zlib
 from collections.abc import Callable
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from l0gc.errors import CorruptObjectError
+from l0gc.limits import CHECKPOINT_LIMIT
 from l0gc.runtime import Runtime
 from l0gc.storage.entry import join_state, split_state
-from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, Folder, SharedLog
+from l0gc.storage.log import READ_AT_ONCE, TRUNCATE_MIN_AGE_MS, Folder, SharedLog
+from l0gc.storage.objectstore import StoredObject
 from tests.support.memory_store import MemoryStore, once
 
 FOLDER = "l0gc/x/"
@@ -118,6 +122,32 @@ def test_a_first_page_of_checkpoints_alone_says_too_little() -> None:
     held_log(store, 200)
     store.page_size = 3
     assert replayed(store) == (b"state 193", list(range(194, 200)))
+
+
+def test_a_damaged_length_requests_no_more_than_a_checkpoint_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    store, lengths = MemoryStore(), list[int]()
+    log, get_start = a_log(store), store.get_start
+
+    def noted(key: str, length: int) -> StoredObject:
+        lengths.append(length)
+        return get_start(key, length)
+
+    monkeypatch.setattr(store, "get_start", noted)
+    store.put(log.checkpoint_key(3), b"\xff" * (READ_AT_ONCE + 1))
+    with pytest.raises(CorruptObjectError):
+        log.get_checkpoint(3, whole=False)
+    assert max(lengths) == CHECKPOINT_LIMIT
+
+
+@pytest.mark.parametrize("count", [18, 200])
+def test_a_listing_has_the_first_offset_that_it_skipped(count: int) -> None:
+    store = MemoryStore()
+    held_log(store, count)
+    folder = Folder.for_replay(store, FOLDER)
+    listed = sorted(folder.entries)
+    gap = next((a + 1 for a, b in itertools.pairwise(listed) if b != a + 1), None)
+    assert folder.skipped == gap
+    assert (gap is None) == (count < PAGE)
 
 
 @pytest.mark.parametrize("skipped", [None, 50])

@@ -27,8 +27,8 @@ from l0gc.runtime import Runtime
 from l0gc.storage.entry import Entry, Place, StoredEntry, decode_checkpoint, encode_entry, join_state, split_state
 from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import PutResult, StoredObject
-from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, Replica
-from tests.support.memory_store import Call, MemoryStore, failing, lose_reply
+from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, READ_AGAIN_S, Replica
+from tests.support.memory_store import Call, FakeClock, MemoryStore, failing, lose_reply
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
 FOLDER = "l0gc/x/"
@@ -700,6 +700,14 @@ def test_a_lost_reply_under_contention_is_neither_lost_nor_repeated(store: Memor
     assert a.state == b.catch_up() == ["b0", "a1"]
 
 
+def test_a_writer_that_lost_an_offset_counts_the_winner(store: MemoryStore) -> None:
+    a, b = a_replica(store), a_replica(store, seed=1)
+    assert b.state == []
+    propose(a, "a0")
+    propose(b, "b1")
+    assert b.writers == 2
+
+
 class WholeSeconds(MemoryStore):
     """Replies are dated as HTTP has it."""
 
@@ -718,6 +726,19 @@ def test_entries_get_their_append_time_without_replies() -> None:
         propose(replica, "e")
     late = [at - replica.log.get(n).time_ms for n, at in enumerate(sent, start=1)]
     assert all(0 <= ms < 2000 for ms in late), late
+
+
+def test_a_machines_clock_that_jumps_dates_no_entry_far_ahead() -> None:
+    store, runtime = MemoryStore(), Runtime(FakeClock(), random.Random(0))
+    replica = Replica(SharedLog(store, FOLDER, runtime), Names(), runtime)
+    propose(replica, "first")
+
+    def decide(state: list[str], offset: int) -> str:
+        runtime.clock.sleep(24 * 3600)
+        return "second"
+
+    replica.propose(decide)
+    assert replica.time_ms <= store.clock.ms + 1000 * READ_AGAIN_S
 
 
 def test_an_idle_writers_entry_gets_its_append_time() -> None:

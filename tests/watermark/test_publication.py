@@ -567,6 +567,7 @@ def test_each_of_two_reserved_numbers_only_grows() -> None:
     cluster = memory_cluster()
     for wanted in ((3, 0), (1, 5)):
         reserve_numbers(cluster, wanted)
+        scan_and_publish(cluster)
     published, _ = read_published(cluster.store, cluster.identity().cluster_id)
     assert published is not None
     assert published.given == (3, 5)
