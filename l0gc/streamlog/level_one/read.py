@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -62,26 +63,43 @@ def read_rows(
     """Yield the records of L0 objects, as (number of their writer, batch of `ROWS` or fault). Each batch is in order of
     revision, partition and offset; the next one may begin anywhere. Raises `StoreError`.
     """
-    blocks: list[_Block] = []
-    size = 0
     bodies = parallel.fetch_ahead(
         lambda read: (read, _fetched(store, read.object)), reads, lambda read: read.object.bytes
     )
-    for read, of_object in parallel.compute_ahead(_decoded, bodies):
+    decoded = parallel.compute_ahead(_decoded, bodies)
+    for part in parallel.compute_ahead(partial(_by_writer, writers, together), _parts(decoded, still_needed)):
+        yield from part
+
+
+def _parts(
+    decoded: Iterable[tuple[ObjectRead, list[_Block | Fault] | CorruptObjectError]], still_needed: StillNeeded
+) -> Iterator[list[_Block] | Fault]:
+    """Yield blocks of about `BATCH_BYTES` together, and each fault by itself."""
+    blocks: list[_Block] = []
+    size = 0
+    for read, of_object in decoded:
         for block in _still(read, of_object, still_needed):
             if isinstance(block, Fault):
-                of = writers_of(block.revision, block.partitions, writers, together)
-                for writer in distinct(of).tolist():
-                    partitions, bases = block.partitions[of == writer], block.bases[of == writer]
-                    yield writer, replace(block, partitions=partitions, bases=bases)
+                yield block
                 continue
             blocks.append(block)
             size += block.records.nbytes
             if size >= BATCH_BYTES:
-                yield from _in_order(blocks, writers, together)
+                yield blocks
                 blocks, size = [], 0
     if blocks:
-        yield from _in_order(blocks, writers, together)
+        yield blocks
+
+
+def _by_writer(writers: int, together: Mapping[int, int], part: list[_Block] | Fault) -> list[tuple[int, Row]]:
+    """Return a fault, or the records of some blocks in order, for each writer that gets some of them."""
+    if not isinstance(part, Fault):
+        return [*_in_order(part, writers, together)]
+    of = writers_of(part.revision, part.partitions, writers, together)
+    return [
+        (writer, replace(part, partitions=part.partitions[of == writer], bases=part.bases[of == writer]))
+        for writer in distinct(of).tolist()
+    ]
 
 
 def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | CorruptObjectError:
