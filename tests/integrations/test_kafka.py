@@ -154,6 +154,30 @@ def test_a_bridge_without_positions_resumes_at_its_committed_kafka_offsets(
     assert in_l0gc(url) == expected(200)
 
 
+def test_a_landed_position_is_followed_though_kafka_has_an_older_one(
+    kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where the bridge was killed between a batch's landing and its commit in Kafka."""
+    producer, servers = kafka
+    committed = dict[int, int]()
+
+    class Killed(Consumer):
+        """Its first run alone commits all that has landed."""
+
+        def commit(self, *args: Any, **more: Any) -> Any:
+            if sum(committed.values()) < 100:
+                committed.update({p.partition: p.offset for p in more["offsets"]})
+                super().commit(*args, **more)
+
+    monkeypatch.setattr(bridge, "Consumer", Killed)
+    monkeypatch.setattr(bridge, "BATCH", 40)
+    for first in range(0, 300, 100):
+        produce(producer, first, first + 100)
+        to_l0gc(servers, url, 100)
+        assert sum(committed.values()) == 100
+    assert in_l0gc(url) == expected(300)
+
+
 def test_a_kafka_position_of_a_journal_set_back_is_not_followed(
     kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

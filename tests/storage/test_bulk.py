@@ -6,6 +6,7 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -109,6 +110,35 @@ def test_a_panic_of_obstore_leaves_the_work_to_boto3(endpoint: str, monkeypatch:
     store.put_bulk("d/b", b"1")
     assert [k for page in store.scan("d/") for k in page.keys] == ["d/b", "d/k"]
     assert store.get_ranges("d/k", [(1, 2)]) == [b"23"]
+
+
+def test_a_listing_that_breaks_off_goes_on_after_its_last_key(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/p", endpoint_url=endpoint))
+    store.create_bucket()
+    keys = [f"d/{n}" for n in range(5)]
+    for key in keys:
+        store.put(key, b"x")
+    monkeypatch.setattr(l0gc.storage.bulk, "PAGE_SIZE", 2)
+    obstore_list, broken = obstore.list, list[int]()
+
+    def breaks_off(*args: Any, **more: Any) -> Iterator[Any]:
+        stream = iter(obstore_list(*args, **more))
+        yield next(stream)
+        if not broken:
+            broken.append(1)
+            raise obstore.exceptions.GenericError("HTTP error: the connection was cut")
+        yield from stream
+
+    monkeypatch.setattr(obstore, "list", breaks_off)
+    assert [k for page in store.scan("d/") for k in page.keys] == keys
+    assert broken
+
+
+def test_one_answer_may_take_a_quarter_of_what_a_run_waits(endpoint: str) -> None:
+    config = StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/p", endpoint_url=endpoint)
+    bulk = S3Store(replace(config, timeout_s=80.0)).access.bulk
+    assert bulk is not None
+    assert (bulk._store.client_options or {})["timeout"] == "20.0s"
 
 
 @pytest.mark.parametrize(("status", "error"), [(503, ThrottledError), (403, AccessDeniedError), (500, StoreError)])

@@ -105,3 +105,10 @@ def test_a_refused_upload_leaves_the_controllers_log_as_it_was(tmp_path: Path) -
         with pytest.raises(EpochRegressionError):
             run(another_process(cluster), path, **options)
     assert store_of(cluster).objects == before
+
+
+@pytest.mark.parametrize(("batch_bytes", "batches"), [(64 << 20, 2), (8 << 20, 4), (1 << 20, 32), (1, 32)])
+def test_batches_that_wait_for_their_commit_have_32_mib(batch_bytes: int, batches: int) -> None:
+    with ExitStack() as stack:
+        uploader, _ = open_upload(topic_in_memory(), "events", [], stack, Upload(batch_bytes=batch_bytes))
+        assert uploader._packed.qsize() == batches

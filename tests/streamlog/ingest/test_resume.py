@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from l0gc.errors import InvalidProducerEpochError, L0gcError, UnknownProducerError, UsageError
+from l0gc.errors import InputPositionMovedError, InvalidProducerEpochError, L0gcError, UnknownProducerError, UsageError
 from l0gc.operations import Upload
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer
+from l0gc.streamlog.ingest.landing import Landing, WrittenObject
 from l0gc.streamlog.ingest.placement import fixed_partition
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.ingest.uploader import open_upload
@@ -291,6 +293,26 @@ def test_a_second_run_sees_the_firsts_landings_when_landing(tmp_path: Path, batc
     assert result.skipped == 4 + 4 * batches
     assert result.records == 20 - result.skipped
     assert isinstance(turns.error, InvalidProducerEpochError)
+
+
+def test_what_a_run_landed_before_it_began_again_is_not_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = topic_in_memory(PARTITIONS)
+    land, moved = Landing.land, list[int]()
+
+    def lands_and_begins_again(self: Landing, objects: Iterable[WrittenObject]) -> None:
+        land(self, objects)
+        if not moved:
+            moved.append(1)
+            raise InputPositionMovedError("another run landed more", landed=0)
+
+    monkeypatch.setattr(Landing, "land", lands_and_begins_again)
+    records = lines(20)
+    path = write(tmp_path / "in", records)
+    result = upload(cluster, "events", [path], session=begin_run(cluster, "job"), batch_bytes=SMALL)
+    assert (moved, result.records, result.skipped) == ([1], 20, 0)
+    assert stored_values(cluster, "events") == spread(records)
 
 
 class Turns:

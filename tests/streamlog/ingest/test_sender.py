@@ -224,3 +224,15 @@ def test_what_cannot_be_sent_is_refused_before_anything_is(
         assert store_of(cluster).objects == before
         sender.send(*some(0, 1))
     assert content(cluster) == expected(1)
+
+
+def test_a_sender_refuses_more_partitions_than_a_journal_remembers_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("l0gc.streamlog.ingest.sender.INPUTS_KEPT", 2)
+    for partitions, journals in ((2, 1), (4, 2)):
+        with open_sender(topic_in_memory(partitions, journals), "events", "bridge"):
+            pass
+    with (
+        pytest.raises(UsageError, match="more than 2 partitions in a journal"),
+        open_sender(topic_in_memory(3, 1), "events", "bridge"),
+    ):
+        pass

@@ -79,6 +79,12 @@ def test_a_record_without_a_time_is_named_after_earlier_ones(record: bytes, mess
     assert (placed.times.tolist(), placed.partitions.tolist(), len(placed.keys)) == ([1704067200003], [0], 1)
 
 
+def test_keys_count_towards_a_records_size_beside_its_time() -> None:
+    placed = with_times(by_field("user", 2), "at").start("in")([b'{"user":"abc","at":1704067200003}', b'{"user":"a"}'])
+    assert placed.more is not None
+    assert placed.more.tolist() == [3]
+
+
 def test_the_first_record_that_is_wrong_is_named_whichever_field_it_lacks() -> None:
     place = with_times(by_field("user", 2), "at").start("in")
     assert "line 1 has no field 'at'" in str(place([b'{"user":"a"}', b'{"at":0}']).error)

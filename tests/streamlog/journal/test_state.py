@@ -37,7 +37,7 @@ from l0gc.streamlog.journal.entries import (
     ObjectExtents,
     Objects,
 )
-from l0gc.streamlog.journal.rows import EXTENT, MISFITS, NUMBER, pack, unpack
+from l0gc.streamlog.journal.rows import EXTENT, MAX_OFFSET, MISFITS, NUMBER, pack, unpack
 from l0gc.streamlog.journal.state import JournalState
 from tests.support.journal import (
     REVISION,
@@ -73,6 +73,20 @@ def admit(state: JournalState, *objects: ObjectExtents) -> None:
     admission = Admission(state.window, state.topics, state.producers, state.closed)
     for o in objects:
         admission.admit(o)
+
+
+def test_records_are_admitted_up_to_the_last_offset_and_number() -> None:
+    j = Journal()
+    j.land(extents_of(REVISION))
+    j.state.topics[REVISION].next_offsets[:] = MAX_OFFSET - 5
+    admit(j.state, extents_of(REVISION, {0: 5}))
+    for many in ([{0: 6}], [{0: 3}, {0: 3}]):
+        with pytest.raises(UsageError, match="more records than offsets are left"):
+            admit(j.state, *(extents_of(REVISION, records) for records in many))
+    most = extents_of(REVISION, {1: 2**31 - 1})
+    admit(JournalState(), most)
+    with pytest.raises(UsageError, match="more records than offsets are left"):
+        admit(JournalState(), most, extents_of(REVISION))
 
 
 # -- a journal with one partition, beside the first edition's rules -----------------------------------------------------

@@ -117,6 +117,14 @@ def why(j: Journal, entry: Edit) -> dict[int, str]:
 # -- merges ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("epoch", "recorded"), [(EPOCH - 1, EPOCH), (EPOCH + 1, EPOCH + 1)])
+def test_a_drop_is_recorded_with_at_least_the_windows_epoch(epoch: int, recorded: int) -> None:
+    """So one below a pin's epoch was dropped before the pin (hazard 36), however long the run took."""
+    j = lifted()
+    j.apply(merged(j, 1, 2, epoch=epoch))
+    assert set(j.state.dropped["dropped_epoch"].tolist()) == {recorded}
+
+
 def test_a_merge_puts_one_object_in_the_place_of_several() -> None:
     j = lifted()
     j.apply(merged(j, 1, 2), time_ms=5000)

@@ -31,6 +31,7 @@ from tests.support.memory_store import (
     another_process,
     failing,
     memory_cluster,
+    once,
     store_of,
     topic_in_memory,
 )
@@ -186,6 +187,16 @@ def test_a_dry_run_says_what_the_run_does_and_does_nothing() -> None:
     assert expire(cluster).records == 60
     assert len(cluster.journal(0).state.dropped) == 12
     assert values(cluster, topic, 0) == []
+
+
+def test_what_another_run_has_expired_meanwhile_is_not_lost() -> None:
+    cluster, topic = cluster_with(2)
+    retain(cluster, ms=0)
+    other = another_process(cluster)
+    store_of(cluster).fault = once(lambda: expire(other), "put_if_absent", journal_log(0))
+    result = expire(cluster)
+    assert (result.partitions, result.records, result.lost) == (0, 0, 0)
+    assert log_starts(cluster, topic) == [20, 20]
 
 
 def test_what_fails_for_one_journal_is_reported_and_the_others_are_done() -> None:

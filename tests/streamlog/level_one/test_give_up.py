@@ -13,6 +13,7 @@ from l0gc.errors import (
     AccessDeniedError,
     L0gcError,
     NotFoundError,
+    ObjectNotFoundError,
     RecordsLostError,
     SafetyError,
     StoreError,
@@ -339,6 +340,26 @@ def test_of_damaged_bytes_those_are_kept_that_most_readings_gave(way: str, after
     assert bad.keys == [keys[1]]
     (block,) = record_of(cluster, result.holes[0].key).blocks
     assert body[block.start :].startswith(remains_of(cluster, result.holes[0].key, block))
+
+
+def test_damaged_bytes_are_kept_though_most_readings_gave_none() -> None:
+    cluster, keys = uploaded()
+    body = damage(cluster, keys[1])
+    reconcile_run(cluster)
+    gone = ObjectNotFoundError(f"{keys[1]} does not exist")
+    store_of(cluster).fault = failing(gone, "get", keys[1], times=2)
+    result = give_up(cluster, "ann", objects=[keys[1]])
+    (block,) = record_of(cluster, result.holes[0].key).blocks
+    assert body[block.start :].startswith(remains_of(cluster, result.holes[0].key, block))
+
+
+def test_records_left_of_an_extent_by_a_log_start_are_given_up() -> None:
+    cluster, keys = uploaded()
+    damage(cluster, keys[1])
+    reconcile_run(cluster)
+    delete_records(cluster, "events", 0, before_offset=4)
+    assert lost(cluster, offsets=(4, 5)).records == 3  # the whole extent
+    assert offsets_of(read(cluster, skip_holes=True)) == list(range(6, 12))
 
 
 def test_a_hole_that_is_read_back_badly_once_is_read_again() -> None:
