@@ -25,6 +25,12 @@ HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 FOLLOW_S: Final = 1.0
 """How long a follower of a topic waits between two looks."""
+PARTITIONS_SHOWN: Final = 20
+"""How many partitions of a topic are shown by default."""
+PIN_TTL_S: Final = DAY_S
+"""How long a pin lives by default: longer than a backup takes."""
+LEASE_S: Final = 600
+"""How long a pin lives after its last renewal, if a process renews it."""
 MIB: Final = 1 << 20
 
 TimestampUnit = Literal["s", "ms", "us", "ns"]

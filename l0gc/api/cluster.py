@@ -26,6 +26,8 @@ from l0gc.events import Progress, quiet
 from l0gc.formatting import STANDARD_PRICE, count, size
 from l0gc.operations import (
     FOLLOW_S,
+    LEASE_S,
+    PARTITIONS_SHOWN,
     ComputeWatermark,
     Expire,
     Gc,
@@ -46,8 +48,6 @@ from l0gc.storage.parallel import CLOSED
 from l0gc.storage.s3 import S3Store
 from l0gc.storage.workers import LOCAL, SPARK, LocalWorkers, Workers
 from l0gc.streamlog.cluster import ClusterHandles, open_cluster
-from l0gc.streamlog.pins import LEASE_S, PinView, renewed
-from l0gc.streamlog.topics import PARTITIONS_SHOWN
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatchReader
@@ -322,6 +322,8 @@ class Cluster:
             NotFoundError: at the end of the block: the pin had already ended, so records may have been missing.
         """
         pin = self.pins.create(name, ttl_s=ttl_s, topic=topic, level_one=level_one, why=why)
+        from l0gc.streamlog.pins import renewed
+
         with renewed(self.handles, name, pin.epoch, pin.expires_ms - pin.created_ms):
             yield pin
             self.handles().controller.snapshot().pin(name, pin.epoch)

@@ -18,26 +18,11 @@ from l0gc.collect.record import recorded_attempt
 from l0gc.errors import NotFoundError, UsageError, installing
 from l0gc.events import Progress, quiet
 from l0gc.formatting import Outcome
-from l0gc.operations import Count, TableSync, checked_value
-from l0gc.streamlog import pins, topics
+from l0gc.operations import PARTITIONS_SHOWN, PIN_TTL_S, Count, TableSync, checked_value
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import ALL_TOPICS, TABLE_PINS, ControllerState, Topic
 from l0gc.streamlog.controller.value_schema import ValueColumn, changes
-from l0gc.streamlog.pins import PIN_TTL_S, PinList, PinView
-from l0gc.streamlog.tables import TableList, TableSyncResult, TableView, table_of
-from l0gc.streamlog.topics import (
-    PARTITIONS_SHOWN,
-    Alteration,
-    AlteredDefaults,
-    AlteredTopic,
-    CreatedTopic,
-    InferredSchema,
-    RemovedTopic,
-    TopicDescription,
-    TopicList,
-)
-from l0gc.streamlog.values.schema_formats import columns_of
 from l0gc.watermark.publication import refuse_if_set_back
 
 if TYPE_CHECKING:
@@ -45,6 +30,7 @@ if TYPE_CHECKING:
     from l0gc.api.results import *
     from l0gc.collect.history import KeyInRun
     from l0gc.collect.record import RecordedObject, Records
+    from l0gc.streamlog.topics import Alteration
 
 R = TypeVar("R", bound=Outcome)
 C = TypeVar("C", bound=type)
@@ -61,12 +47,12 @@ def checks_arguments(kind: C) -> C:
 
 def checking(method: F) -> F:
     """Have a function check its arguments by their types before it begins."""
-    signature = inspect.signature(method)
+    signature = cache(partial(inspect.signature, method))
     kinds = cache(partial(_kinds_of, inspect.unwrap(method)))
 
     @wraps(method)
     def call(*args: Any, **keywords: Any) -> Any:
-        given = signature.bind(*args, **keywords)
+        given = signature().bind(*args, **keywords)
         for name in given.arguments.keys() & kinds().keys():
             if given.arguments[name] is not UNSET:
                 given.arguments[name] = checked_value(name, given.arguments[name], kinds()[name])
@@ -107,6 +93,14 @@ def _retention(ms: int | timedelta | UnsetType | None, size: int | UnsetType | N
     return RetentionSettings(cast("int | UnsetType | None", ms), size)  # a number since it was checked
 
 
+def _columns(value_schema: dict[str, Any] | str | None) -> Sequence[ValueColumn]:
+    if value_schema is None:
+        return ()
+    from l0gc.streamlog.values.schema_formats import columns_of
+
+    return columns_of(value_schema)
+
+
 def _confirmed(
     cluster: ClusterHandles,
     name: str | None,
@@ -117,6 +111,8 @@ def _confirmed(
     """Have the caller confirm an alteration, and return the state for which that holds; None without `confirm`."""
     if confirm is None:
         return None
+    from l0gc.streamlog import topics
+
     alteration = topics.planned_alteration(cluster, name, retention, columns)
     confirm(alteration)
     return alteration.state
@@ -155,7 +151,9 @@ class Topics(Group):
                 that another one has, with records in it.
             SetBackError: a journal was set back to an older copy.
         """
-        columns = () if value_schema is None else columns_of(value_schema)
+        from l0gc.streamlog.topics import CreatedTopic
+
+        columns = _columns(value_schema)
         cluster, retention = self._handles(), _retention(retention_ms, retention_bytes)
         refuse_if_set_back(cluster, names=True)
         topic, created = cluster.controller.create_topic(name, partitions, journals, retention, columns)
@@ -181,7 +179,9 @@ class Topics(Group):
             confirm: called with the effect; it raises to change nothing. If the topic or the default retention was altered
                 since, nothing is changed.
         """
-        columns = () if value_schema is None else columns_of(value_schema)
+        from l0gc.streamlog.topics import AlteredTopic
+
+        columns = _columns(value_schema)
         retention = _retention(retention_ms, retention_bytes)
         cluster = self._handles()
         confirmed = _confirmed(cluster, name, retention, columns, confirm)
@@ -201,6 +201,8 @@ class Topics(Group):
         """Change the default retention, for topics without their own. As `l0gc topic alter --defaults`; arguments as for
         `alter`.
         """
+        from l0gc.streamlog.topics import AlteredDefaults
+
         cluster, retention = self._handles(), _retention(retention_ms, retention_bytes)
         confirmed = _confirmed(cluster, None, retention, (), confirm)
         refuse_if_set_back(cluster)
@@ -213,15 +215,19 @@ class Topics(Group):
         Args:
             confirm: called with the topic; it raises to delete nothing. A new topic of the same name is never deleted then.
         """
+        from l0gc.streamlog import topics
+
         revision = None
         if confirm is not None:
             confirm(present := self._handles().controller.snapshot().topic(name))
             revision = present.revision
         topic, broken = topics.delete_topic(self._handles(), name, revision)
-        return checked(RemovedTopic(**asdict(topic), broken=broken))
+        return checked(topics.RemovedTopic(**asdict(topic), broken=broken))
 
     def list(self) -> TopicList:
         """Return the topics, by name. As `l0gc topic list`."""
+        from l0gc.streamlog.topics import TopicList
+
         topics_by_name = self._handles().controller.snapshot().topics
         return TopicList(topics_by_name[name] for name in sorted(topics_by_name))
 
@@ -232,7 +238,9 @@ class Topics(Group):
             partition: give the offsets of this partition only.
             limit: how many partitions' offsets to give.
         """
-        return topics.describe_topic(self._handles(), name, partition, limit)
+        from l0gc.streamlog.topics import describe_topic
+
+        return describe_topic(self._handles(), name, partition, limit)
 
     def infer(self, name: str, records: Count = 10_000) -> InferredSchema:
         """Propose a value schema from the first `records` records of a topic. As `l0gc topic infer`.
@@ -240,7 +248,9 @@ class Topics(Group):
         Raises:
             NotFoundError: no record is a JSON object with fields that can become columns.
         """
-        return topics.infer_schema(self._handles(), name, records)
+        from l0gc.streamlog.topics import infer_schema
+
+        return infer_schema(self._handles(), name, records)
 
 
 class Pins(Group):
@@ -264,17 +274,19 @@ class Pins(Group):
             level_one: keep only L1, and let M move.
             why: the reason, which others see.
         """
+        from l0gc.streamlog.pins import PinView, create_pin
+
         if name.startswith(TABLE_PINS):
             raise UsageError(f"pin names that begin with {TABLE_PINS!r} are reserved for tables; use another name")
         cluster = self._handles()
         revision = ALL_TOPICS if topic is None else cluster.controller.snapshot().topic(topic).revision
-        pin = pins.create_pin(
-            cluster, name, int(cast(float, ttl_s) * 1000), level_one=level_one, why=why, topic=revision
-        )
+        pin = create_pin(cluster, name, int(cast(float, ttl_s) * 1000), level_one=level_one, why=why, topic=revision)
         return PinView.of(pin)
 
     def list(self) -> PinList:
         """Return the pins, by name. As `l0gc pin list`."""
+        from l0gc.streamlog.pins import PinList, PinView
+
         pins_by_name = self._handles().controller.snapshot().pins
         return PinList(PinView.of(pins_by_name[name]) for name in sorted(pins_by_name))
 
@@ -284,6 +296,8 @@ class Pins(Group):
         Args:
             epoch: delete only the pin created at this epoch, not another one of its name.
         """
+        from l0gc.streamlog.pins import PinView
+
         return PinView.of(self._handles().controller.delete_pin(name, epoch))
 
 
@@ -299,6 +313,8 @@ class Tables(Group):
             catalog: the name that PyIceberg's configuration has for it.
             table: its name there, with a namespace; by default the topic's in the namespace `l0gc`.
         """
+        from l0gc.streamlog.tables import TableView, table_of
+
         cluster = self._handles()
         new = table_of(cluster.controller.snapshot().topic(topic), catalog, table)
         _syncing().create_table(cluster, new)
@@ -323,6 +339,8 @@ class Tables(Group):
 
     def list(self) -> TableList:
         """Return the tables, by topic. As `l0gc table list`."""
+        from l0gc.streamlog.tables import TableList, TableView
+
         state = self._handles().controller.snapshot()
         return TableList(TableView.of(state.tables[topic], state) for topic in sorted(state.tables))
 
@@ -332,6 +350,8 @@ class Tables(Group):
         Args:
             forget: leave the catalog unchanged.
         """
+        from l0gc.streamlog.tables import TableView
+
         cluster = self._handles()
         table = cluster.controller.snapshot().table(topic)
         _syncing().drop_table(cluster, table, forget=forget)

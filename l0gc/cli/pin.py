@@ -10,7 +10,8 @@ from l0gc.cli.options import cluster_options
 from l0gc.cli.output import Output, epoch
 from l0gc.cli.units import duration
 from l0gc.formatting import moment
-from l0gc.streamlog.pins import PIN_TTL_S, PinView
+from l0gc.operations import PIN_TTL_S
+from l0gc.streamlog.pins import PinView
 
 
 @click.group("pin", cls=CommandGroup)

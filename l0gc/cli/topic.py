@@ -18,9 +18,9 @@ from l0gc.cli.output import Output, misfits_text
 from l0gc.cli.units import BYTES, DEFAULT, MS, Whole, quantity, span_of, time_ms
 from l0gc.errors import CorruptObjectError, UsageError
 from l0gc.formatting import count, size, span
-from l0gc.operations import Expire
+from l0gc.operations import PARTITIONS_SHOWN, Expire
 from l0gc.streamlog.controller.state import UNLIMITED, Topic
-from l0gc.streamlog.topics import PARTITIONS_SHOWN, Alteration, InferredSchema, PartitionOffsets, TopicDescription
+from l0gc.streamlog.topics import Alteration, InferredSchema, PartitionOffsets, TopicDescription
 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.expire import ExpireResult

@@ -32,6 +32,7 @@ from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import AccessDeniedError, L0gcError, NotFoundError, StoreError, UsageError
 from l0gc.events import event
 from l0gc.formatting import Outcome, moment
+from l0gc.operations import LEASE_S
 from l0gc.runtime import user_at_host
 from l0gc.storage.parallel import check_process
 from l0gc.streamlog.cluster import ClusterHandles
@@ -40,10 +41,6 @@ from l0gc.streamlog.controller.state import ALL_TOPICS, Pin
 from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import refuse_if_set_back, require_seen
 
-PIN_TTL_S: Final = 86_400
-"""How long a pin lives by default: longer than a backup takes."""
-LEASE_S: Final = 600
-"""How long a pin lives after its last renewal, if a process renews it."""
 _RENEWALS: Final = 3
 """Renewals per lease: some may fail."""
 _log: Final = logging.getLogger(__name__)

@@ -14,7 +14,7 @@ import msgspec
 
 from l0gc.errors import CorruptObjectError, NotFoundError, PartialFailureError, ProtocolError, StoreError
 from l0gc.formatting import Outcome
-from l0gc.operations import Read
+from l0gc.operations import PARTITIONS_SHOWN, Read
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
 from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from l0gc.streamlog.journal.topic import TopicState, TopicTotals
     from l0gc.streamlog.level_one.expire import Loss
 
-PARTITIONS_SHOWN: Final = 20
-"""How many records of a topic are read by default."""
 _INFERRED_FROM: Final = 16
 """The number of partitions from which records are read to infer a schema."""
 

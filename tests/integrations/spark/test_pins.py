@@ -6,11 +6,12 @@ import pytest
 
 from l0gc.errors import AccessDeniedError, NotFoundError, OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.readers import with_pin
+from l0gc.operations import LEASE_S
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.delete_records import HIGH_WATERMARK, delete_records
 from l0gc.streamlog.epoch_source import JournalSource
 from l0gc.streamlog.housekeep import housekeep
-from l0gc.streamlog.pins import LEASE_S, create_pin
+from l0gc.streamlog.pins import create_pin
 from l0gc.streamlog.topics import delete_topic
 from l0gc.watermark.pipeline import run_pipeline
 from tests.support.memory_store import Call, another_process, store_of, topic_in_memory
