@@ -265,8 +265,26 @@ def session_of(config: StoreConfig) -> Session:
     from botocore.exceptions import BotoCoreError
     from botocore.session import Session
 
+    class S3Session(Session):
+        """Registers botocore's handlers for other services than S3 with the first client of one, such as a role's STS.
+
+        They are 80 of 120, and half of a session's start-up.
+        """
+
+        def register(self, event_name: str, *handler: Any) -> None:
+            if _concerns_s3(event_name):
+                super().register(event_name, *handler)
+            else:
+                vars(self).setdefault("_later", []).append((event_name, *handler))
+
+        def create_client(self, service_name: str, *args: Any, **options: Any) -> Any:
+            if service_name != "s3":
+                for handler in vars(self).pop("_later", ()):
+                    super().register(*handler)
+            return super().create_client(service_name, *args, **options)
+
     with _usable(config, BotoCoreError):
-        session = Session(profile=config.profile)
+        session = S3Session(profile=config.profile)
         session.register_component("data_loader", _descriptions(session.get_config_variable("data_path")))
         parsers = session.get_component("response_parser_factory")
         parsers.create_parser = partial(create_parser, parsers.create_parser)
@@ -275,6 +293,12 @@ def session_of(config: StoreConfig) -> Session:
         if config.region is not None:
             session.set_config_variable("region", config.region)
         return session
+
+
+def _concerns_s3(event_name: str) -> bool:
+    """Return whether a client of S3 may emit an event of that name: `kind`, `kind.service` or `kind.service.operation`."""
+    kind, *service = event_name.split(".")[:2]
+    return kind != "docs" and service in ([], ["s3"], ["*"])
 
 
 @cache

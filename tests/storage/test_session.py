@@ -9,7 +9,9 @@ from pathlib import Path
 import botocore
 import pytest
 from botocore.exceptions import UnknownServiceError
+from botocore.handlers import BUILTIN_HANDLERS
 from botocore.loaders import JSONFileLoader
+from botocore.session import Session
 from botocore.utils import parse_timestamp
 
 from l0gc.errors import UsageError
@@ -60,6 +62,28 @@ def test_what_botocore_knows_of_s3_is_read_once_for_all_stores() -> None:
     assert bob.get_component("data_loader") is descriptions
     assert len(descriptions.search_paths) == len(set(descriptions.search_paths))
     assert bob.get_service_model("s3").operation_names == model.operation_names
+
+
+def handlers(session: Session, event: str) -> list[str]:
+    emitter = session.get_component("event_emitter")._emitter
+    return [f"{h.__module__}.{getattr(h, '__qualname__', h)}" for h in emitter._handlers.prefix_search(event)]
+
+
+KINDS = sorted({event.split(".")[0] for event, *_ in BUILTIN_HANDLERS} - {"docs"})
+
+
+def test_clients_have_the_handlers_that_botocore_registers_for_their_service() -> None:
+    ours, botocores = session_of(StoreConfig("bucket", profile="ann")), Session(profile="ann")
+
+    def differing(service: str) -> list[str]:
+        operations = botocores.get_service_model(service).operation_names
+        events = [f"{kind}.{service}.{operation}" for kind in KINDS for operation in operations]
+        return [e for e in events if handlers(ours, e) != handlers(botocores, e)]
+
+    assert differing("s3") == []
+    assert "choose-signer.sts.AssumeRoleWithWebIdentity" in differing("sts")
+    ours.create_client("sts", region_name="us-east-1")
+    assert differing("sts") == differing("sso-oidc") == differing("s3") == []
 
 
 @pytest.mark.parametrize("name", ["endpoints", "partitions", "_retry", "s3/2006-03-01/service-2"])
