@@ -262,8 +262,8 @@ class UndeleteResult(Outcome):
 
 def started_ms(run_id: str) -> int:
     """Return when a run began, from its name."""
-    moment = datetime.strptime(run_id.removeprefix(SHADOW).split("-", maxsplit=1)[0], "%Y%m%dT%H%M%SZ")
-    return int(moment.replace(tzinfo=UTC).timestamp() * 1000)
+    # strptime takes ten times as long, and a listing calls this for each object of a record.
+    return int(datetime.fromisoformat(run_id.removeprefix(SHADOW).split("-", maxsplit=1)[0]).timestamp() * 1000)
 
 
 def run_of(key: str, *, shadow: bool = False) -> str | None:

@@ -19,7 +19,7 @@ from l0gc.inspect.overview_reader import read_overview
 from l0gc.keys import L1_DATA, journal_log
 from l0gc.operations import Sweep
 from l0gc.streamlog.pins import create_pin
-from tests.support.memory_store import Call, store_of, topic_in_memory
+from tests.support.memory_store import Call, memory_cluster, store_of
 from tests.support.promql import NAME, Labels, Scraped, evaluate, seconds
 from tests.support.reconcile import put
 from tests.test_api import over
@@ -59,7 +59,9 @@ class Monitor:
 
 @pytest.mark.thorough
 def test_no_alert_fires_in_a_healthy_fortnight(monkeypatch: pytest.MonkeyPatch) -> None:
-    handles = topic_in_memory(2)
+    handles = memory_cluster(bootstrap=False)
+    handles.controller.bootstrap(shards=4, journals=2)  # each run reads every journal, and two are enough
+    handles.controller.create_topic("events", 2)
     store, monitor, chance = store_of(handles), Monitor(), random.Random(52)
 
     def run(step: str, work: Callable[[Run], object]) -> None:
