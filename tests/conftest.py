@@ -38,19 +38,25 @@ ON_SPARK = "spark"
 """The one scope of the files that share a Spark there."""
 LONGEST = (
     ON_SPARK,
+    "tests/crash/test_crash.py",
     "tests/flows/test_spark_cluster.py",
+    "tests/flows/test_spark_source.py",
     "tests/flows/test_interrupts.py",
-    "tests/examples/test_spark_examples.py",
-    "tests/flows/test_fortnight.py",
-    "tests/simulation/mutants/test_named_tests.py::test_the_named_tests_of_every_mutant_fail_under_it",
-    "tests/flows/test_repeated_commits.py",
     "tests/flows/test_spark_source_cluster.py",
-    "tests/flows/test_soak.py",
     "tests/cli/test_captures.py",
+    "tests/flows/test_repeated_commits.py",
+    "tests/flows/test_typed_flights.py",
+    "tests/examples/test_iam.py",
+    "tests/flows/test_soak.py",
+    "tests/flows/test_fortnight.py",
+    "tests/flows/test_spark_pushdown.py",
+    "tests/flows/test_backup.py",
+    "tests/flows/test_sweep_spark.py",
+    "tests/simulation/mutants/test_named_tests.py::test_the_named_tests_of_every_mutant_fail_under_it",
+    "tests/flows/test_vacuum_spark.py",
+    "tests/crash/test_faults.py",
     "tests/streamlog/level_one/test_shared_histories.py",
     "tests/flows/test_forks.py",
-    "tests/flows/test_typed_flights.py",
-    "tests/flows/test_backup.py",
 )
 """What begins first, in this order. A file of few tests is begun last otherwise, and the other processes wait for it."""
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import runpy
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import SparkSession
 
 import l0gc
 from l0gc.storage.config import StoreConfig
@@ -28,23 +28,22 @@ def cluster(bucket: StoreConfig) -> Iterator[l0gc.Cluster]:
         yield opened
 
 
-def run(name: str, *arguments: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(EXAMPLES.parent),
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "PYSPARK_PYTHON": sys.executable,
-        },
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
+@pytest.fixture
+def run(one_spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Yield a function that runs an example in this process, where its builder finds the tests' session."""
+
+    def run(name: str, *arguments: str) -> None:
+        monkeypatch.setattr(sys, "argv", [name, *arguments])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+    shuffled = str(one_spark.conf.get("spark.sql.shuffle.partitions"))
+    yield run
+    one_spark.conf.set("spark.sql.shuffle.partitions", shuffled)  # an example has set another number
 
 
-def test_words_are_counted_as_they_arrive(cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path) -> None:
+def test_words_are_counted_as_they_arrive(
+    cluster: l0gc.Cluster, run: Callable[..., None], bucket: StoreConfig, tmp_path: Path
+) -> None:
     cluster.topics.create("lines", partitions=2)
     cluster.topics.create("counts", partitions=2)
     for lines in ([b"to be or", b"not to be"], [b"be that"]):
@@ -56,7 +55,9 @@ def test_words_are_counted_as_they_arrive(cluster: l0gc.Cluster, bucket: StoreCo
     assert newest == {b"to": 2, b"be": 3, b"or": 1, b"not": 1, b"that": 1}
 
 
-def test_parquet_goes_into_a_topic_and_out_again(cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path) -> None:
+def test_parquet_goes_into_a_topic_and_out_again(
+    cluster: l0gc.Cluster, run: Callable[..., None], bucket: StoreConfig, tmp_path: Path
+) -> None:
     cluster.topics.create("flights", partitions=3)
     rows = [{"carrier": "ABC"[n % 3], "flight": n} for n in range(100)]
     (tmp_path / "in").mkdir()

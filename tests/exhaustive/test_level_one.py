@@ -62,7 +62,7 @@ def test_no_interleaving_breaks_a_rule(scope: L1Scope, states: int) -> None:
 @pytest.mark.parametrize("scope", L1_WHOLE.values(), ids=L1_WHOLE)
 def test_no_early_interleaving_breaks_a_rule(scope: L1Scope) -> None:
     """`make release` searches the scopes to their end."""
-    _nothing_wrong(scope, 100, Limits(states=20_000))
+    _nothing_wrong(scope, 100, Limits(states=8_000))
 
 
 # -- each rule, taken out ---------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from tests.support.cli import founded
 pytestmark = [pytest.mark.weed, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 
-@pytest.mark.parametrize("programs", [10, pytest.param(200, marks=pytest.mark.release)])
+@pytest.mark.parametrize("programs", [5, pytest.param(200, marks=pytest.mark.release)])
 def test_programs_that_fork_close_and_exit_at_any_moment_end(programs: int, bucket: StoreConfig) -> None:
     founded(topic="t")
     command = [sys.executable, "-m", "tests.flows.forks", "0", str(programs)]

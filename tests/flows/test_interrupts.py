@@ -13,8 +13,8 @@ from tests.flows.interrupts import COMMANDS, outcomes
 pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.spark, pytest.mark.weed]
 
 MOMENTS = 2
-ALIKE = ("merge", "compute-watermark", "vacuum")
-"""Commands that end as reconcile, verify and sweep do: `python -m tests.flows.interrupts` interrupts them as well."""
+ALIKE = ("merge", "compute-watermark", "vacuum", "verify", "read")
+"""Commands that end as reconcile, sweep and upload do: `python -m tests.flows.interrupts` interrupts them as well."""
 
 
 @pytest.mark.timeout(900)

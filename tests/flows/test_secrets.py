@@ -115,7 +115,7 @@ ON_SPARK = ("gc", "compute-watermark", "verify")
 
 @pytest.mark.weed
 @pytest.mark.parametrize(
-    "spark", [False, pytest.param(True, marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough])]
+    "spark", [False, pytest.param(True, marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.release])]
 )
 @pytest.mark.thorough
 def test_a_whole_loop_gives_no_secret_away(weed: SeaweedFS, store: S3Store, tmp_path: Path, *, spark: bool) -> None:

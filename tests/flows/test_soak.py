@@ -14,6 +14,6 @@ from tests.flows.soak import Soak
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 def test_nothing_is_lost_or_doubled_and_little_is_left(weed: SeaweedFS, bucket: StoreConfig) -> None:
-    soak = Soak(weed, seconds=45, bucket=bucket.bucket)
+    soak = Soak(weed, seconds=30, bucket=bucket.bucket)
     soak.run()
     assert all("is under way" not in f for f in soak.failures)

@@ -362,7 +362,7 @@ with l0gc.open(url) as cluster:
 """
 
 
-@pytest.mark.parametrize("what", ["register", "reconcile"])
+@pytest.mark.parametrize("what", ["register", pytest.param("reconcile", marks=pytest.mark.release)])
 def test_a_program_started_without_an_activated_environment_has_workers_that_have_l0gc(
     cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path, what: str
 ) -> None:

@@ -17,7 +17,7 @@ from tests.simulation.watch import Violation
 from tests.simulation.weather import Weather
 
 QUICK = 2
-SEEDS = 28
+SEEDS = 16
 
 
 def _nothing_is_violated(seeds: range) -> Counter[str]:

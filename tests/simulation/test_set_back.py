@@ -28,8 +28,8 @@ from tests.simulation.weather import Shape, Weather
 from tests.simulation.world import World
 
 QUICK = 3
-SEEDS = 36
-BLOCK = 33
+SEEDS = 20
+BLOCK = 17
 
 
 def _nothing_is_violated(seeds: range) -> Counter[str]:

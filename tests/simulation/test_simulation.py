@@ -15,7 +15,7 @@ from tests.simulation.world import LANDED_LATE
 
 ROOT = Path(__file__).parents[2]
 QUICK = 3
-SEEDS = 63
+SEEDS = 23
 BLOCK = 20
 
 

@@ -66,7 +66,7 @@ def test_what_spark_writes_is_read_on_spark_and_in_one_process(
 
 
 @pytest.mark.thorough
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.randoms(use_true_random=False))
 def test_every_road_gives_the_same_answer(
     cluster: Cluster, one_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rng: random.Random

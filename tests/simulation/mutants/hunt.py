@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import io
 import os
 import sys
@@ -113,6 +114,7 @@ def tests_that_pass(mutant: Mutant) -> list[str]:
     if child == 0:
         try:
             os.close(from_child)
+            gc.freeze()  # pytest collects garbage in the end, and need not search the parent's objects
             failed = _Failed()
             with (
                 mutant.off(),
@@ -120,7 +122,8 @@ def tests_that_pass(mutant: Mutant) -> list[str]:
                 tempfile.TemporaryDirectory() as scratch,  # pytest's own would remove those of the session that this is in
             ):
                 # One that waits for ever has failed, too.
-                options = ["-q", "-p", "no:cacheprovider", "--tb=no", "--timeout=60", f"--basetemp={scratch}/tests"]
+                options = ["-q", "-p", "no:cacheprovider", "--tb=no", "--assert=plain", "--timeout=60"]
+                options += ["-m", "not thorough", f"--basetemp={scratch}/tests"]
                 pytest.main([*options, *mutant.tests], plugins=[failed])
             os.write(to_parent, "\n".join(failed.names).encode())
         finally:

@@ -231,7 +231,7 @@ def test_every_record_of_a_random_history_is_read_once_and_in_order() -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "seeds", [range(6, 80), *(pytest.param(range(n, n + 105), marks=pytest.mark.release) for n in range(80, 500, 105))]
+    "seeds", [range(6, 40), *(pytest.param(range(n, n + 115), marks=pytest.mark.release) for n in range(40, 500, 115))]
 )
 def test_every_record_of_many_random_histories_is_read_once(seeds: range) -> None:
     run_histories(seeds)
