@@ -299,7 +299,8 @@ class Parallel(AbstractContextManager["Parallel"]):
     ) -> Iterator[B]:
         """Run the items until those in progress weigh `limit`, those without weight in the caller's thread.
 
-        The first error is raised once those in progress have ended. A caller that stops iterating does not wait for them.
+        The first error is raised once those in progress have ended; that of `items` itself, after the results of the items
+        before it. A caller that stops iterating does not wait for them.
         """
         self.check_open()
         pool = None if self._within() else threads
@@ -308,8 +309,16 @@ class Parallel(AbstractContextManager["Parallel"]):
             return
         waiting: deque[tuple[Future[B], int]] = deque()
         inline, weight_ahead, ahead = InlineExecutor(), 0, _AHEAD
+        failed: list[Exception] = []
+
+        def until_failed() -> Iterator[A]:
+            try:
+                yield from items
+            except Exception as e:  # noqa: BLE001 - it is raised in its turn
+                failed.append(e)
+
         try:
-            for item in items:
+            for item in until_failed():
                 weight = weigh(item)
                 waiting.append(((pool if weight else inline).submit(work, item), weight))
                 weight_ahead += weight
@@ -319,6 +328,8 @@ class Parallel(AbstractContextManager["Parallel"]):
                     yield waiting.popleft()[0].result()
             while waiting:
                 yield waiting.popleft()[0].result()
+            if failed:
+                raise failed.pop()
         except Exception:
             _end(waiting)
             for future, _ in waiting:
@@ -326,6 +337,7 @@ class Parallel(AbstractContextManager["Parallel"]):
             raise
         finally:
             _end(waiting)
+            failed.clear()  # otherwise an error is in a cycle with its traceback
 
     def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
         """Start a task, in parallel if possible; return a function that gives its result or raises its error."""

@@ -101,10 +101,15 @@ def read_record_lines(
     pin: Pin | None = None,
 ) -> Iterator[RecordLines]:
     """The records of a topic as lines, or as an upload in format length-prefixed takes them. See `read_pieces`."""
+
+    def lines_of(piece: Piece) -> RecordLines:
+        return RecordLines(framed(piece.batch.column("value"), length_prefixed=length_prefixed), piece.batch.num_rows)
+
     lines, records = list[bytes](), 0
-    for piece in read_pieces(cluster, topic, options, names=("value",), pin=pin):
-        lines.append(framed(piece.batch.column("value"), length_prefixed=length_prefixed))
-        records += piece.batch.num_rows
+    pieces = read_pieces(cluster, topic, options, names=("value",), pin=pin)
+    for part in cluster.parallel.compute_ahead(lines_of, pieces, lambda piece: piece.batch.num_rows >= ROWS):
+        lines.append(part.lines)
+        records += part.records
         if records >= ROWS:
             yield RecordLines(b"".join(lines), records)
             lines, records = [], 0

@@ -102,6 +102,18 @@ def test_the_first_error_ends_queued_work_after_running_items(cores: int) -> Non
     assert len(begun) <= 3 + cores + 2
 
 
+@pytest.mark.parametrize("ahead", ["compute_ahead", "fetch_ahead"])
+def test_an_error_of_the_items_comes_after_earlier_results(ahead: str) -> None:
+    def items() -> Iterator[int]:
+        yield from range(3)
+        raise ZeroDivisionError
+
+    found: list[int] = []
+    with Parallel(8, "items", cores=8) as threads, pytest.raises(ZeroDivisionError):
+        found.extend(getattr(threads, ahead)(lambda n: n, items(), lambda n: n % 2))
+    assert found == [0, 1, 2]
+
+
 def test_who_stops_iterating_leaves_the_rest_undone() -> None:
     go, begun = threading.Event(), list[int]()
 
@@ -333,6 +345,7 @@ def _fail(_: int) -> None:
         lambda threads: threads.begin(lambda: _fail(1))(),
         lambda threads: [*threads.fetch_ahead(_fail, [1, 2], lambda _: 1)],
         lambda threads: [*threads.compute_ahead(_fail, [1, 2])],
+        lambda threads: [*threads.compute_ahead(abs, map(_fail, [1, 2]))],
     ],
 )
 def test_an_error_keeps_nothing_of_its_callers_alive(call: Callable[[Parallel], object]) -> None:
