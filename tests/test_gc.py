@@ -139,6 +139,13 @@ def test_a_sweep_that_leaves_something_is_due_again(monkeypatch: pytest.MonkeyPa
         assert (rest.deleted > 0, read_gc_note(handles.store).swept) == (True, rest.watermark)
 
 
+def test_unrecognized_keys_are_not_held_objects() -> None:
+    handles = loaded()
+    store_of(handles).put("level_zero/data/000/foreign", b"x")
+    Due(handles, Gc()).computed(scan_and_publish(handles))
+    assert read_gc_note(handles.store).held == 1
+
+
 @pytest.mark.parametrize("left", [{"eligible": 2}, {"stopped": True}, {"paused": "by alice"}, {"shards": (0, 1)}])
 def test_only_a_complete_sweep_is_recorded_as_done(left: dict[str, Any]) -> None:
     handles = loaded()

@@ -6,16 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 
 import l0gc as library
-from l0gc.cli.units import time_ms
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.storage.config import StoreConfig
 from tests.support.cli import ended_here, l0gc, printed, text_of
-
-HOUR = 3_600_000
 
 
 @pytest.fixture
@@ -103,25 +99,3 @@ def test_what_deletes_records_asks_and_names_the_cluster(topic: StoreConfig) -> 
     for harmless in (["--retention", "1h"], ["--retention-bytes", "1GiB"], ["--retention", "-1"]):
         assert l0gc("topic", "alter", "events", *harmless)["altered"]
     assert l0gc("delete-records", "events", "--partition", "1", "--before-offset", "0")["records"] == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "ms"),
-    [
-        ("1970-01-01T00:00:00Z", 1),  # not 0, which is now
-        ("1970-01-02T01:00:00.250+01:00", 24 * HOUR + 250),
-        ("90m", -90 * 60_000),
-        ("7d", -7 * 24 * HOUR),
-        ("0s", 0),
-    ],
-)
-def test_times_are_rfc_3339_or_how_long_ago(text: str, ms: int) -> None:
-    assert time_ms(text) == ms
-
-
-@pytest.mark.parametrize(
-    "text", ["", "yesterday", "2026-01-31", "2026-01-31T12:00:00", "1960-01-01T00:00:00Z", "-1d", "7 d"]
-)
-def test_other_times_are_refused(text: str) -> None:
-    with pytest.raises(click.BadParameter):
-        time_ms(text)

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.deletion import Deletable, set_pause
-from l0gc.collect.history import started_ms
+from l0gc.collect.history import started_ms, usual_objects
 from l0gc.collect.plan import BYTES, OBJECTS, RATIO, UNKNOWN, DeletionPlan, plan_sweep, plan_vacuum, run_id
-from l0gc.collect.record import read_summary
+from l0gc.collect.record import read_summary, write_summary
 from l0gc.collect.run import Budget
 from l0gc.collect.skip_scan import RunCounts
 from l0gc.collect.sweep import SweepResult, SweepRun
@@ -30,6 +30,7 @@ from l0gc.storage.objectstore import UnfinishedUpload
 from l0gc.streamlog.housekeep import housekeep
 from l0gc.watermark.publication import PublishedWatermark, publish, require_seen
 from tests.collect.test_sweep_local import EPOCHS, a_cluster, expected_garbage, level_zero
+from tests.inspect.report.support import summary
 from tests.support.l0_buckets import name_of
 from tests.support.memory_store import (
     Call,
@@ -358,6 +359,14 @@ def test_the_share_ends_a_jump_of_m_however_long_it_takes() -> None:
     before = len(level_zero(weeks.cluster))
     assert weeks.tick(0).over_ratio
     assert len(level_zero(weeks.cluster)) == before - before // 2
+
+
+@pytest.mark.parametrize(("passed_ms", "usual"), [(10_000, 20), (10_001, 40)])
+def test_deletions_within_as_long_as_has_passed_are_usual(passed_ms: int, usual: int) -> None:
+    cluster = memory_cluster()
+    for n in range(2):
+        write_summary(cluster.store, summary(1_700_000_000_000 + 10_000 * n, 10))
+    assert usual_objects(cluster, "sweep", 1_700_000_010_000 + passed_ms) == usual
 
 
 def test_runs_on_record_are_read_only_if_the_share_may_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.deletion import Pause
+from l0gc.collect.history import RunEntry
 from l0gc.collect.record import Attempt
 from l0gc.inspect import causes
 from l0gc.inspect.causes import CODES, find_causes, find_warnings, next_step
@@ -20,7 +21,7 @@ from l0gc.keys import KeyLayout
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import IDLE, PINNED, UNRECONCILED, Holder
-from tests.inspect.report.support import totals
+from tests.inspect.report.support import summary, totals
 
 ROOT = Path(__file__).parents[2]
 LAYOUT = KeyLayout(shards=4)
@@ -64,6 +65,19 @@ def held(*holders: Holder, **changed: object) -> Overview:
     if any(h.kind == IDLE for h in holders):
         given["windows"] = [EpochWindow(4, 8)]
     return facts(**{"watermark": 3, "computable_watermark": 3, "held_back_by": holders, **given, **changed})
+
+
+@pytest.mark.parametrize(
+    ("command", "started_ms", "warned"),
+    [("sweep", NOW, False), ("sweep", NOW - 1, True), ("vacuum", NOW, True)],  # times are in whole seconds
+)
+def test_an_undelete_is_a_warning_until_such_a_run_begins(command: str, started_ms: int, warned: bool) -> None:
+    undone, later = (
+        msgspec.structs.replace(summary(NOW - 5000, 0), of_run="run", of_command="sweep", ended_ms=NOW),
+        msgspec.structs.replace(summary(started_ms, 1), command=command),
+    )
+    runs = [RunEntry(s.run_id, s.started_ms, 1, s) for s in (undone, later)]
+    assert [w.cause for w in find_warnings(facts(runs=runs))] == ["brought_back"] * warned
 
 
 def test_where_all_is_well_there_is_no_cause_and_nothing_to_do() -> None:

@@ -23,7 +23,7 @@ from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.journal.topic import L1File, TopicState, UnreconciledObject, l1_key
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 from l0gc.watermark.histogram import read_listing
-from l0gc.watermark.pipeline import run_pipeline
+from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
 from tests.support.l1_files import l1_body
 from tests.support.memory_store import topic_in_memory
 from tests.support.reconcile import stored
@@ -96,10 +96,12 @@ def compute_and_publish(cluster: ClusterHandles) -> int:
     return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
-def scan_and_publish(cluster: ClusterHandles, *, accept_lost: bool = False) -> None:
+def scan_and_publish(cluster: ClusterHandles, *, accept_lost: bool = False) -> WatermarkResult:
     """As `l0gc compute-watermark` does."""
     workers = LocalWorkers(cluster)
-    run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers), accept_lost=accept_lost)
+    return run_pipeline(
+        cluster, JournalSource(cluster, workers), partial(read_listing, workers), accept_lost=accept_lost
+    )
 
 
 def topic_of(cluster: ClusterHandles, name: str = "events") -> Topic:

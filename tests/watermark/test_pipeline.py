@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,10 +18,10 @@ from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.epoch_source import pins_of
 from l0gc.watermark.histogram import EpochRow, Histogram
 from l0gc.watermark.pipeline import WatermarkResult, run_pipeline
-from l0gc.watermark.publication import PublishedWatermark, encode_published, read_published
+from l0gc.watermark.publication import PublishedWatermark, decode_published, encode_published, read_published
 from l0gc.watermark.scans import ScanReport, ScanSnapshot, list_scans, read_scan
 from l0gc.watermark.source import UNREADABLE, ClusterIdentity, Holder, PinnedUnits, UnitSummary
-from tests.support.memory_store import MemoryStore, memory_cluster
+from tests.support.memory_store import MemoryStore, memory_cluster, store_of
 from tests.watermark.test_compute import unit
 
 
@@ -84,6 +85,20 @@ def test_m_is_published_with_the_epoch_after_the_scan() -> None:
     assert stored is not None
     assert (stored.watermark, stored.cluster_epoch, stored.partitions) == (4, 10, 2)
     assert (stored.eligible_objects, stored.listed_objects) == (0, 0)
+
+
+def test_a_publication_is_not_dated_by_an_early_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    for early in range(4):
+        cluster, replies = a_cluster(), itertools.count()
+        store = store_of(cluster)
+
+        def date(store: MemoryStore = store, replies: Iterator[int] = replies, early: int = early) -> int:
+            return store.clock.ms - 500_000 * (next(replies) == early)
+
+        monkeypatch.setattr(store, "now_ms", date)
+        run_pipeline(cluster, Source(cluster))
+        written = decode_published(store.objects[PUBLISHED_WATERMARK].body)
+        assert written.published_at_ms == store.clock.ms
 
 
 def test_a_topic_created_during_the_reading_does_not_raise_m() -> None:

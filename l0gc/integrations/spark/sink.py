@@ -61,6 +61,7 @@ from l0gc.streamlog.controller.state import Producer
 from l0gc.streamlog.ingest.extents import PackedPart
 from l0gc.streamlog.ingest.landing import Appender, Landing, WrittenObject
 from l0gc.streamlog.ingest.result import UploadResult
+from l0gc.streamlog.journal.admission import RECORDS_LIMIT
 from l0gc.streamlog.journal.handle import AppendResult, JournalHandle
 from l0gc.streamlog.journal.producers import InputProgress, InputSpan, ProducerBatch, landed_of, progress_of
 from l0gc.streamlog.producers import is_due, run_ahead
@@ -267,7 +268,7 @@ def _check_size(objects: Iterable[WrittenObject]) -> None:
             _OBJECT_BYTES + len(e.blocks) + len(e.partitions) + len(e.records) for e in (p.extents for p in parts)
         )
         records = sum(p.records for p in parts)
-        if size > ENTRY_LIMIT // 2 or records >= 2**31 - 1 or len(parts) >> OBJECT_BITS:
+        if size > ENTRY_LIMIT // 2 or records > RECORDS_LIMIT or len(parts) >> OBJECT_BITS:
             raise UsageError(
                 f"a batch of {records:,} records in {len(parts):,} objects for topic {topic!r} is too large to be committed "
                 "with one entry: write smaller ones (maxOffsetsPerTrigger), or larger objects"

@@ -27,7 +27,8 @@ from l0gc.streamlog.journal.producers import LandedSequence, Overlay, ProducerSt
 from l0gc.streamlog.journal.rows import BLOCK, MAX_OFFSET, NUMBER, Rows, ascending, unpack
 from l0gc.streamlog.journal.topic import TopicState
 
-_RECORDS_LIMIT: Final = 2**31 - 1
+RECORDS_LIMIT: Final = 2**31 - 1
+"""The most records of a topic in one entry."""
 
 
 class EpochWindow(msgspec.Struct, frozen=True):
@@ -107,7 +108,7 @@ class Admission:
         # Offsets stay in range, also with all that the entry has admitted before.
         total = self._records.get(o.revision, 0) + int(unpack(o.records, NUMBER).sum(dtype=np.int64))
         highest = int(topic.next_offsets.max()) if topic is not None and len(topic.next_offsets) else 0
-        if total > _RECORDS_LIMIT or highest + total > MAX_OFFSET:
+        if total > RECORDS_LIMIT or highest + total > MAX_OFFSET:
             raise UsageError(f"object {o.key!r} has more records than offsets are left")
         self._records[o.revision] = total
         if o.producer is not None:

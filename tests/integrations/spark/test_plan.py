@@ -7,9 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from l0gc.integrations.spark.plan import Part, Slice, split
+from l0gc.integrations.spark.options import read_options
+from l0gc.integrations.spark.plan import Part, Planner, Ranges, Slice, split
 from l0gc.streamlog.controller.state import JournalRun, Topic
+from tests.support.expire import cluster_with
 from tests.support.memory_store import topic_in_memory
+from tests.support.spark_source import URL
 
 TOPIC: Topic = topic_in_memory(8).controller.snapshot().topic("events")
 
@@ -78,3 +81,14 @@ def test_partitions_of_similar_weight_need_at_most_one_task_per_core(first: floa
 
 def test_nothing_to_read_makes_no_task() -> None:
     assert split([part([(5, 5, 0.0), (7, 3, 9.0)])], 4) == []
+
+
+def test_the_first_and_the_last_record_of_an_object_weigh_their_share() -> None:
+    cluster, topic = cluster_with(2, partitions=3)
+    options = read_options({"url": URL, "subscribe": "events"}, streaming=False)
+    ranges = Ranges(topic, np.array([0, 9, 9]), np.array([1, 10, 11]))
+    (part,) = Planner(cluster, options, cluster.journal).parts([ranges], {})
+    first, last, both = part.bytes.tolist()
+    assert first == pytest.approx(last, rel=0.1)
+    assert both == pytest.approx(first + last, rel=0.1)
+    assert not part.reads_l0

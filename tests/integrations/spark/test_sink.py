@@ -13,6 +13,7 @@ from l0gc.errors import (
     EpochRegressionError,
     NotFoundError,
     PartitionClosedError,
+    StoreError,
     UsageError,
 )
 from l0gc.integrations.spark import sink
@@ -20,7 +21,7 @@ from l0gc.integrations.spark.sink import TaskCommit
 from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import Countdown, CrashError, journal_of, l0_objects, objects_in_entries, slide, stored_values
 from tests.support.journal import lowest_of
-from tests.support.memory_store import another_process, lose_reply, publish_m, store_of, topic_in_memory
+from tests.support.memory_store import another_process, failing, lose_reply, publish_m, store_of, topic_in_memory
 from tests.support.reconcile import reconcile
 from tests.support.spark_source import Rows, commit, data_source, on, overtaken_by, read, staged, write_batch
 
@@ -379,6 +380,23 @@ def test_a_batch_too_large_for_an_entry_is_refused_before_sending(
     with pytest.raises(UsageError, match="too large to be committed with one entry"):
         commit(cluster, [message], 0)
     assert stored_values(cluster, "events") == [[], []]
+
+
+def test_a_batch_has_at_most_the_records_of_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = topic_in_memory(2)
+    monkeypatch.setattr(sink, "RECORDS_LIMIT", 10)
+    first, second = (staged(cluster, rows("a", n), 0, topic="events") for n in (10, 11))
+    assert commit(cluster, [first], 0).records == 10
+    with pytest.raises(UsageError, match="too large to be committed with one entry"):
+        commit(cluster, [second], 1)
+
+
+def test_a_landed_batch_does_not_fail_for_a_tick() -> None:
+    cluster = topic_in_memory(2)
+    message = staged(cluster, rows("a", 10), 0, topic="events")
+    store_of(cluster).clock.sleep(3600)
+    store_of(cluster).fault = failing(StoreError("503"), "put_if_absent", "controller/log")
+    assert sink.commit(cluster, message.objects).records == 10
 
 
 def test_a_task_without_rows_and_a_batch_without_tasks_commit_nothing() -> None:

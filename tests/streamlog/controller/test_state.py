@@ -36,6 +36,20 @@ from tests.streamlog.controller.test_entries import bump
 from tests.support.controller import FOUNDED, MACHINE, P0, created, landed, state_of
 
 
+@pytest.mark.parametrize(
+    ("newer", "follows"),
+    [
+        (Producer(7, 1, 0, 50, "b"), True),
+        (Producer(7, 0, -1, 50, "b"), True),
+        (Producer(7, 0, -1, 90, "a"), False),
+        (Producer(8, 0, -1, 50, "b"), True),  # its name was forgotten in between, within the same millisecond
+        (Producer(8, 0, -1, 49, "b"), False),
+    ],
+)
+def test_a_run_follows_the_one_that_began_before_it(newer: Producer, follows: bool) -> None:
+    assert newer.follows(Producer(7, 0, -1, 50, "a")) is follows
+
+
 def test_the_epoch_is_the_offset_of_the_last_entry() -> None:
     assert MACHINE.initial().epoch == -1
     assert state_of(FOUNDED).epoch == 0
