@@ -121,16 +121,16 @@ def check_answer(
     operation_model: Any, response_dict: dict[str, Any], customized_response_dict: dict[str, Any], **_: Any
 ) -> None:
     """Turn an answer that is not S3's into an error of code `NOT_S3` (botocore calls this before it parses)."""
-    status = response_dict["status_code"]
-    if status < 300 and NEEDS[operation_model.name].root and not document_fault(response_dict["body"], "Error"):
+    status, body = response_dict["status_code"], response_dict["body"]
+    if status < 300 and NEEDS[operation_model.name].root and _head(body, "Error") and not document_fault(body, "Error"):
         response_dict["status_code"] = 500  # S3 may find an error after it has begun to answer
         return
     if status < 300:
         needs = NEEDS[operation_model.name]
         response_dict["headers"] = _read_headers(needs, response_dict["headers"])
         fault = _fault(needs, response_dict)
-    elif status in _BY_THEIR_BODY and response_dict["body"].strip():
-        fault = document_fault(response_dict["body"], "Error")
+    elif status in _BY_THEIR_BODY and body.strip():
+        fault = document_fault(body, "Error")
     else:
         return
     if fault:
@@ -139,7 +139,7 @@ def check_answer(
             f"<Error><Code>{NOT_S3}</Code><Message>{escape(_UNXML.sub('?', fault))}</Message></Error>".encode()
         )
     elif status < 300 and operation_model.name == "DeleteObjects":  # botocore takes ten times as long for it
-        customized_response_dict[DOCUMENT], response_dict["body"] = response_dict["body"], b"<DeleteResult/>"
+        customized_response_dict[DOCUMENT], response_dict["body"] = body, b"<DeleteResult/>"
 
 
 def _fault(needs: Needs, answer: Mapping[str, Any]) -> str:
@@ -261,13 +261,19 @@ def document_fault(body: bytes, root: str) -> str:
     """Return how a body differs from a whole document with this root element; empty if it does not."""
     if not body.strip():
         return "it is empty"
-    head = _HEAD.match(body)
-    if head is None or head[1] != root.encode():
+    head = _head(body, root)
+    if head is None:
         return f"it begins with {_first(body)}"
     end = body.rstrip()
     if end.endswith(f"{root}>".encode()) and b"</" in end[-len(root) - 20 :]:
         return ""
     return "" if _EMPTY_ROOT.fullmatch(end, head.start(1) - 1) else f"it ends before </{root}>"
+
+
+def _head(body: bytes, root: str) -> re.Match[bytes] | None:
+    """Return the beginning of a document up to its root element, if it is this one."""
+    head = _HEAD.match(body)
+    return head if head is not None and head[1] == root.encode() else None
 
 
 def _first(body: bytes) -> str:
