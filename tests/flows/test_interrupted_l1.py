@@ -73,3 +73,23 @@ def test_a_signal_leaves_no_object_that_no_journal_names(
     assert l0gc_process("gc").code == 0
     assert l0gc("status")["unreconciled_records"] == 0
     assert l0gc("merge", "--dry-run")["merged"]["objects_before"] == 0
+
+
+def test_a_signal_to_give_up_comes_after_its_holes_are_committed(
+    bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path
+) -> None:
+    path = tmp_path / "records"
+    path.write_bytes(b"lost\n")
+    founded(partitions=1)
+    key = l0gc("upload", "events", str(path))["objects"][0]["key"]
+    S3Store(bucket).delete([key])
+    behaviour = SlowL1()
+    with Proxy(weed.endpoint_url, behaviour) as proxy:
+        environment = {"AWS_ENDPOINT_URL": proxy.endpoint_url, "AWS_ENDPOINT_URL_S3": proxy.endpoint_url}
+        process = start(["give-up", "--object", key, "--yes"], environment)
+        assert behaviour.writing.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    assert "l0gc: stopped: what is given up stays a hole; l0gc status shows what is still lost" in err.decode()
+    assert l0gc("status")["lost_records"] == 1

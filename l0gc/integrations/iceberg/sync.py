@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -247,10 +248,11 @@ class _Sync:
             new = new[np.argsort(rows["epoch"][new], kind="stable")]
             added = data_files(rows, new, path, iceberg_table.spec().spec_id, self._statistics(topic, rows[new]))
             result.added, result.removed = len(added), len(gone)
-            with self._cluster.writing():
-                commit_snapshot(iceberg_table, said.to_summary(), manifests, read, added, gone, ended)
+            commit = partial(commit_snapshot, iceberg_table, said.to_summary(), manifests, read, added, gone, ended)
         else:
-            commit_snapshot(iceberg_table, None, expired=ended)
+            commit = partial(commit_snapshot, iceberg_table, None, expired=ended)
+        with self._cluster.writing():
+            commit()
         result.committed, result.snapshot_id, result.expired = True, self._current(), len(ended)
         return result, ended
 

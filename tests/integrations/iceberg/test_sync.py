@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import random
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,7 @@ from tests.support.interrupting import Interrupt
 from tests.support.memory_store import MemoryStore, another_process, copy_of, memory_cluster, put_back, store_of
 from tests.support.merge import merge
 from tests.support.reconcile import named, put, reconcile
-from tests.support.tables import DAY_MS, HOUR_MS, lift, names, sync, table, vacuum_all, with_table
+from tests.support.tables import DAY_MS, HOUR_MS, assert_named, lift, names, sync, table, vacuum_all, with_table
 
 
 def test_a_sync_is_one_snapshot_and_another_one_commits_nothing(cluster: ClusterHandles) -> None:
@@ -137,6 +139,43 @@ def test_a_snapshot_between_others_ends_and_its_metadata_with_it(
         assert len(list(there.scan(snapshot_id=s.snapshot_id).plan_files())) > 0
     named = {Path(path).name for path in commit.metadata_files(there)}
     assert {f.name for f in folder.iterdir() if not f.name.startswith(".")} - named == set()
+
+
+@pytest.mark.parametrize("lifted", [0, 1], ids=["ends a snapshot", "adds one"])
+def test_a_sync_is_interrupted_only_once_its_files_are_committed(
+    cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch, lifted: int
+) -> None:
+    for passed_ms in (0, HOUR_MS - 60_000):
+        store_of(cluster).clock.ms += passed_ms
+        lift(cluster)
+        last = sync(cluster, HOUR_MS).snapshot_id
+    store_of(cluster).clock.ms += 120_000
+    lift(cluster, lifted)
+    folder, held = Path(table(cluster).location().removeprefix("file://"), "metadata"), threading.Event()
+    new_output = PyArrowFileIO.new_output
+
+    def output(io: PyArrowFileIO, location: str) -> Any:
+        assert held.is_set()
+        return new_output(io, location)
+
+    @contextmanager
+    def writing() -> Iterator[threading.Event]:
+        before = set(folder.iterdir())
+        held.set()
+        yield threading.Event()
+        held.clear()
+        written = {f.name for f in folder.iterdir() if f not in before and not f.name.startswith(".")}
+        assert written
+        assert written <= {Path(path).name for path in commit.metadata_files(table(cluster))}
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(PyArrowFileIO, "new_output", output)
+    monkeypatch.setattr(cluster, "writing", writing)
+    with pytest.raises(KeyboardInterrupt):
+        sync_tables(cluster, "events", HOUR_MS)
+    assert_named(cluster)
+    assert (table(cluster).metadata.current_snapshot_id != last) == bool(lifted)
+    assert not sync(cluster, HOUR_MS).committed
 
 
 def test_a_snapshot_whose_pin_has_ended_is_followed_and_ends(cluster: ClusterHandles) -> None:
