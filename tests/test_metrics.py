@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from l0gc.cli.metrics import BY_NAME, COUNTER, GAUGE, MEASURED, METRICS, OBSERVING, Run, added_up, key_of, samples
 from l0gc.collect.deletion import Pause
+from l0gc.collect.record import Attempt
 from l0gc.inspect.causes import CODES, LOCAL_CLOCK, PAUSED
 from l0gc.inspect.laggards import Laggards
 from l0gc.inspect.overview import Cause, DatedHolder, Garbage, Overview, PinCost
@@ -78,6 +80,18 @@ def test_a_sweep_reports_what_it_did() -> None:
     assert numbers["l0gc_backpressure_seconds_total"] == 1.5
     assert numbers["l0gc_last_success_timestamp_seconds"] == 1000
     assert "l0gc_cluster_epoch" not in numbers  # nobody looked
+
+
+@pytest.mark.parametrize(("shadow", "leaves_s"), [(True, math.inf), (False, 3600)])
+def test_a_shadow_run_leaves_everything_that_m_allows(shadow: bool, leaves_s: float) -> None:
+    last = Attempt("sweep", 0, "", AS_OF_MS, shadow=shadow, leaves_s=3600)
+    assert values_of(Run("status", seen=an_overview(attempts=[last])))["l0gc_sweep_leaves_seconds"] == leaves_s
+
+
+def test_a_dry_run_has_no_numbers() -> None:
+    steps = Run("sweep", SWEPT | {"dry_run": True}), Run("vacuum", {"dry_run": False})
+    numbers = samples(Run("gc", {"dry_run": True}, parts=[*steps]), "s3://b/p")
+    assert {dict(labels)["step"] for _, labels in numbers} == {"vacuum"}
 
 
 def test_a_complete_result_of_a_sweep_leaves_out_no_metric_of_it() -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
+import time
+from pathlib import Path
+
+from l0gc.runtime import _is_left
 
 GIVING = (
     "import gc; usual = gc.get_threshold()[:2]; gc.set_threshold(10_000, 30); "
@@ -44,3 +50,15 @@ def test_the_threads_of_a_command_share_one_arena() -> None:
     command = [sys.executable, "-c", ARENAS.format("use_one_arena()")]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     assert done.stderr.count("Arena ") == 1
+
+
+def test_only_old_folders_of_ended_processes_are_removed(tmp_path: Path) -> None:
+    """A new one may not be locked yet."""
+    number = os.open(tmp_path, os.O_RDONLY)
+    try:
+        for age_s, is_locked, left in ((0, False, False), (3600, True, False), (3600, False, True)):
+            os.utime(tmp_path, (time.time() - age_s,) * 2)
+            fcntl.flock(number, fcntl.LOCK_EX if is_locked else fcntl.LOCK_UN)
+            assert _is_left(tmp_path) is left
+    finally:
+        os.close(number)

@@ -100,6 +100,13 @@ def test_a_context_comes_before_what_is_said_for_all_of_them(tmp_path: Path) -> 
     assert load_settings(_file(tmp_path, CONTEXTS.replace('context = "dev"', ""))).values == {"region": "r-1"}
 
 
+def test_a_contexts_options_of_an_operation_win_one_by_one(tmp_path: Path) -> None:
+    text = "[sweep]\nmin-age = '1h'\ngrace = '1d'\n[contexts.prod.sweep]\ngrace = '2d'\n[contexts.dev]\n"
+    path = _file(tmp_path, text)
+    assert load_settings(path, "prod").sections == {"sweep": {"min-age": "1h", "grace": "2d"}}
+    assert load_settings(path, "dev").sections == {"sweep": {"min-age": "1h", "grace": "1d"}}
+
+
 @pytest.mark.parametrize(
     ("text", "context", "said"),
     [

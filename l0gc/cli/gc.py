@@ -87,7 +87,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
                 shown.append(f"{'' if i else step:{width}}{line}")
         if not result.not_due:
             return shown
-        if set(text) <= {HOUSEKEEP} and not result.errors:
+        if set(text) <= {HOUSEKEEP} and not (result.errors or signals):
             kept = result.housekeep
             epoch = f"epoch {kept.cluster_epoch}{' (new)' if kept.ticked else ''}: " if kept is not None else ""
             why = result.not_due.get("compute_watermark") or next(iter(result.not_due.values()))

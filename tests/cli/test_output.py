@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from l0gc.cli.terminal import fitted
+from l0gc.collect.record import write_summary
 from l0gc.streamlog.cluster import ClusterHandles
+from tests.inspect.report.support import summary
 from tests.support.cli import ended_here, opens
 from tests.support.memory_store import topic_in_memory
+from tests.support.reconcile import put
 
 HEAD = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ s3://bucket"
 
@@ -59,6 +62,22 @@ def test_quiet_prints_nothing_unless_a_person_is_needed(
     assert ended.stderr.startswith("l0gc: --up-to 99 ")
     said("pause", "--why", "a test", "--quiet")
     assert "paused" in said("status", "--quiet")
+
+
+def test_quiet_prints_a_result_that_is_a_problem(cluster: ClusterHandles) -> None:
+    cluster.store.delete(put(cluster, "events", {0: [b"a"]}))
+    ended = ended_here("verify", "--quiet", "--engine", "local")
+    assert (ended.code, ended.stderr[:6]) == (4, "l0gc: ")
+    assert b"l0_missing events/0" in ended.stdout
+
+
+def test_runs_that_a_list_leaves_out_are_counted(cluster: ClusterHandles) -> None:
+    assert said("runs", "list") == "no run is on record: none has deleted anything, or the records have expired\n"
+    for n in range(3):
+        write_summary(cluster.store, summary(1_700_000_000_000 + 10_000 * n, 7))
+    *runs, more = said("runs", "list", "--last", "2").splitlines()
+    assert [line.count("7 deleted") for line in runs] == [1, 1]
+    assert more == "1 older run not shown (--last)"
 
 
 def test_lines_are_cut_between_words_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import signal
 from pathlib import Path
 
 import click
@@ -14,13 +15,13 @@ from l0gc.cli.metrics_options import measuring
 from l0gc.cli.output import taking_results
 from l0gc.cli.signals import OutputClosedError
 from l0gc.errors import AccessDeniedError, PartialFailureError, StoppedError
-from l0gc.keys import journal_log
+from l0gc.keys import GC_NOTE, journal_log
 from l0gc.runtime import user_at_host
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.ingest import uploader
 from tests.support.cli import l0gc, opens
 from tests.support.ingest import stored_values
-from tests.support.memory_store import failing, store_of, topic_in_memory
+from tests.support.memory_store import failing, once, store_of, topic_in_memory
 
 
 @pytest.fixture
@@ -53,6 +54,15 @@ def test_an_upload_that_ends_after_its_records_says_that_they_are_there(
     assert "3 records before that are committed and stay" in output
     assert said in output
     assert sum(map(len, stored_values(cluster, "events"))) == 3
+
+
+def test_a_gc_that_is_stopped_prints_what_it_did(cluster: ClusterHandles) -> None:
+    store_of(cluster).fault = once(lambda: signal.raise_signal(signal.SIGINT), "get", GC_NOTE)
+    with taking_results() as results, pytest.raises(StoppedError, match="the steps shown are done") as stopped:
+        cli.main(["gc"], prog_name="l0gc", standalone_mode=False)
+    assert stopped.value.exit_code == 130
+    assert results[-1].text[0].startswith("housekeep  ")
+    assert results[-1].text[-1].split()[:2] == ["not", "due"]
 
 
 def test_only_closed_journals_of_a_deleted_topic_are_reported_closed(cluster: ClusterHandles) -> None:

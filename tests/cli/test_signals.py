@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from l0gc.cli.signals import exit_code_of, stopping
+from l0gc.cli.signals import exit_code_of, stop_event, stopping
+from l0gc.errors import StoppedError
 
 TWICE = """
 import signal
@@ -38,6 +39,18 @@ def test_signals_mean_afterwards_what_they_meant_before() -> None:
         signal.raise_signal(signal.SIGTERM)
     assert heard == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_run_that_a_signal_stopped_ends_with_its_code() -> None:
+    def run() -> None:
+        with stop_event() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.is_set()
+            raise StoppedError("the rest is left", 3)
+
+    with pytest.raises(StoppedError, match="the rest is left") as ended:
+        run()
+    assert ended.value.exit_code == 128 + signal.SIGTERM
 
 
 ENTRY = """
