@@ -35,7 +35,7 @@ from l0gc.storage.entry import Place
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Pin, Topic, TopicTable
 from l0gc.streamlog.delete_records import delete_records
-from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, table_of
+from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, UNSYNCED_MS, table_of
 from l0gc.streamlog.topics import delete_topic
 from tests.integrations.iceberg import minutes
 from tests.support.interrupting import Interrupt
@@ -80,6 +80,33 @@ def test_only_a_pin_with_a_full_lifetime_is_fresh() -> None:
     assert plan.is_fresh(note, {"pin": pin}, 1, DAY_MS)
     assert not plan.is_fresh(note, {"pin": pin}, 1, DAY_MS + HOUR_MS)
     assert not plan.is_fresh(note, {}, 1, DAY_MS)
+
+
+@pytest.mark.parametrize("keep_ms", [0, HOUR_MS, DAY_MS, 100 * DAY_MS])
+def test_a_pin_outlives_the_last_snapshot_that_names_it(keep_ms: int) -> None:
+    """That one took it while it was fresh, was replaced by the next sync, and is kept from then on."""
+    note, life_ms = plan.SnapshotNote("c", "memory:/", 1, {}, 0, "pin", 0, 0), plan.pin_ms(keep_ms)
+    pin = Pin("pin", 1, 1, 0, life_ms, level_one=True, why="", ends=[])
+    last_ms = life_ms - keep_ms - UNSYNCED_MS
+    assert not plan.is_fresh(note, {"pin": pin}, last_ms + 1, keep_ms)
+
+
+def test_a_pin_that_nobody_names_ends_an_hour_after_its_creation() -> None:
+    pins = {"pin": Pin("pin", 1, 1, 0, DAY_MS, level_one=True, why="", ends=[])}
+    assert plan.unused_pins(pins, [], [], HOUR_MS - 1) == []
+    assert plan.unused_pins(pins, [], [], HOUR_MS) == ["pin"]
+
+
+def test_a_snapshot_with_a_tag_does_not_end(cluster: ClusterHandles) -> None:
+    lift(cluster)
+    tagged = sync(cluster).snapshot_id
+    table(cluster).manage_snapshots().create_tag(tagged, "audit").commit()
+    for _ in range(3):
+        store_of(cluster).clock.ms += DAY_MS + HOUR_MS
+        lift(cluster)
+        last = sync(cluster)
+    assert last.expired > 0
+    assert tagged in {s.snapshot_id for s in table(cluster).metadata.snapshots}
 
 
 def test_a_snapshot_is_followed_by_the_first_that_took_its_place() -> None:
