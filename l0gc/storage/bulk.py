@@ -166,7 +166,8 @@ class Bulk:
                         yield page
                 return
             except obstore.exceptions.BaseError as e:
-                self._pause_or_raise(e, "list", prefix or "", attempt, began)
+                if not self._asks_again(str(e), "list", prefix or "", attempt, began):
+                    raise
                 attempt += 1
             finally:
                 if not asked:
@@ -198,19 +199,21 @@ class Bulk:
                 with _without_panic():
                     return request()
             except obstore.exceptions.BaseError as e:
-                self._pause_or_raise(e, kind, key, attempt, began)
+                if not self._asks_again(str(e), kind, key, attempt, began):
+                    raise
                 attempt += 1
 
-    def _pause_or_raise(self, e: Exception, kind: str, key: str, attempt: int, began: float) -> None:
-        """Wait before a request is sent again, or raise its error if it is not sent again."""
-        row, is_unanswered = row_of_text(str(e)), is_unanswered_text(str(e))
+    def _asks_again(self, error: str, kind: str, key: str, attempt: int, began: float) -> bool:
+        """Return whether a failed request is to be sent again, after the pause before that."""
+        row, is_unanswered = row_of_text(error), is_unanswered_text(error)
         if not row.again or attempt >= ATTEMPTS or not self._patience.allows_again(began):
             if is_unanswered:
                 self._patience.unanswered(kind, key.removeprefix(self._config.prefix), began)
-            raise e
+            return False
         if is_unanswered:
             self._store = self._client()  # with a new pool: its idle connections may have died, too
         time.sleep(pause_s(attempt, slower=row.slower))
+        return True
 
 
 @contextmanager

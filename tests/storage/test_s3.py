@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import obstore
 import pytest
 from botocore.exceptions import ClientError
 from moto.s3.models import s3_backends
@@ -209,6 +210,13 @@ def test_an_answer_404_keeps_nothing_of_its_callers_alive(store: S3Store) -> Non
     with without_cycle_search():
         assert held_by_caller(lambda: store.get("none"), ObjectNotFoundError)() is None
         assert held_by_caller(lambda: store.head("none"), ObjectNotFoundError)() is None
+
+
+def test_an_error_of_obstore_keeps_nothing_of_its_callers_alive(store: S3Store) -> None:
+    nowhere = S3Store(StoreConfig("no-bucket", endpoint_url=store.config.endpoint_url)).access.bulk
+    assert nowhere is not None
+    with without_cycle_search():
+        assert held_by_caller(lambda: list(nowhere.pages("a/", None)), obstore.exceptions.BaseError)() is None
 
 
 def test_a_conditional_create_has_one_winner(store: S3Store) -> None:
