@@ -89,6 +89,8 @@ EVERY_KIND = {
     "dropped_l1": 3, "orphaned_l1": 3,
     "run_records": 3, "scan_snapshots": 1,
 }  # fmt: skip
+EVERY = sum(EVERY_KIND.values())
+"""All objects that go, of 10 bytes each."""
 
 
 def test_a_dry_run_predicts_every_kind_of_deletion() -> None:
@@ -103,7 +105,7 @@ def test_a_dry_run_predicts_every_kind_of_deletion() -> None:
     assert set(EVERY_KIND) == set(KINDS)
     assert dry.deleted == done.deleted
     gone = before.keys() - store.objects.keys()
-    assert len(gone) == sum(EVERY_KIND.values())
+    assert len(gone) == EVERY
     assert {k for k in gone if k.startswith(DATA)} == {
         key_of(1, "orphan-1"), key_of(8, "orphan-8"), key_of(9, "orphan-9"),
     }  # fmt: skip
@@ -339,8 +341,8 @@ def test_a_limit_holds_over_all_kinds_and_a_dry_run_knows_it(most: int) -> None:
 @pytest.mark.parametrize(
     ("options", "limited_by", "amount"),
     [
-        (Vacuum(max_bytes=99), BYTES, (9, 90)),
-        (Vacuum(max_bytes=100), "", (10, 100)),
+        (Vacuum(max_bytes=10 * EVERY - 1), BYTES, (EVERY - 1, 10 * EVERY - 10)),
+        (Vacuum(max_bytes=10 * EVERY), "", (EVERY, 10 * EVERY)),
         (Vacuum(max_bytes=45, max_delete_ratio=0.5), BYTES, (4, 40)),
         (Vacuum(max_bytes=65, max_delete_ratio=0.6), BYTES, (6, 60)),  # the share excludes no old records
         (Vacuum(max_objects=5, max_delete_ratio=0.5), RATIO, (5, 50)),
@@ -413,8 +415,7 @@ def test_the_delete_ratio_of_vacuum_counts_only_l1(ratio: float, data: int) -> N
     assert dry.deleted == result.deleted
     assert result.over_ratio == dry.over_ratio == (data < 6)
     assert isinstance(result.problem, SafetyError) == (data < 6)
-    records = EVERY_KIND["run_records"] + EVERY_KIND["scan_snapshots"]
-    assert result.objects == (data if data < 6 else 6 + records)
+    assert result.objects == (data if data < 6 else EVERY)
 
 
 def test_a_pause_stops_a_run_and_not_a_dry_run() -> None:
