@@ -39,6 +39,7 @@ from l0gc.operations import (
 from l0gc.streamlog.level_one.merge import MAX_BYTES
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.reconcile import reconcile
+from tests.collect.test_sweep_shadow import PARTIAL
 from tests.support.cli import opens
 from tests.support.memory_store import publish_m, topic_in_memory
 from tests.support.merge import a_cluster, fill
@@ -293,6 +294,13 @@ def test_every_option_is_used_in_a_test_of_its_effect() -> None:
             if not any(uses.search(test) and runs.search(test) for test in tests):
                 unused.append(f"{kind.command()} {name}")
     assert unused == []
+
+
+def test_whether_a_shadow_run_is_whole_is_tested_with_each_option() -> None:
+    """Or it leaves nothing, a limit like another one is tested, or the option has a test of its own there."""
+    partial_runs = {name for options in PARTIAL for name in options} | {"max_delete_ratio", "grace_s"}
+    leave_nothing = {"dry_run", "shadow", "record", "record_dir", "max_rate", "purge_versions"}
+    assert partial_runs | leave_nothing == set(types_of(Sweep))
 
 
 def test_a_dry_merge_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,8 @@ from l0gc import errors
 from l0gc.cli.help import pages
 from l0gc.cli.main import COMMANDS, cli, load
 from l0gc.cli.options import common_options
+from l0gc.collect.vacuum import GARBAGE
+from l0gc.inspect import explain
 from l0gc.settings import Settings
 
 ROOT = Path(__file__).parents[2]
@@ -306,6 +308,17 @@ def test_every_hazard_has_a_row_with_a_guard() -> None:
         r"^\| (\d+) \| .* \| .*l0gc/\w.* \| .* \|$", (ROOT / "docs/why/hazards.md").read_text(), re.MULTILINE
     )
     assert [int(n) for n in rows] == HAZARDS
+
+
+def test_each_kind_of_garbage_is_described_wherever_kinds_are() -> None:
+    stored = (ROOT / "docs/reference/format.md").read_text().partition("\n## ")[0]
+    grows = (ROOT / "docs/why/scaling.md").read_text().partition("\n## What grows\n")[2].partition("\n## ")[0]
+    folders = {folder for kind in GARBAGE.values() for folder in kind.folders}
+    own = {folder for kind in GARBAGE.values() if kind.old is not None for folder in kind.folders}
+    expiring = [name.replace("_", " ") for name, kind in GARBAGE.items() if kind.old is not None]
+    assert [f for f in folders if f"`{f}" not in stored] == []
+    assert [name for name in expiring if f"| {name} |" not in grows] == []
+    assert [f for f in own if not any(re.fullmatch(pattern, f"{f}a/b") for pattern, _, _ in explain._OWN)] == []
 
 
 def test_the_group_itself_has_help() -> None:
