@@ -213,18 +213,18 @@ class Access:
             client.get_object(Bucket=self._config.bucket, Key=key)
             raise AssertionError("unreachable")
         except _Built as e:
-            built = e
+            url, region, signature = e.url, e.region, e.signature  # `e` itself would be in a cycle with this frame
         finally:
             client.meta.events.unregister("before-sign.s3.GetObject", stop)
-        proxy = ProxyConfiguration(get_environ_proxies(client.meta.endpoint_url)).proxy_url_for(built.url)
+        proxy = ProxyConfiguration(get_environ_proxies(client.meta.endpoint_url)).proxy_url_for(url)
         obstacles = [f"{name} is set, which only obstore would read" for name in filter(os.environ.get, _ONLY_OBSTORES)]
-        if built.signature != "s3v4 for s3":
-            obstacles.append(f"requests are signed by {built.signature}")
+        if signature != "s3v4 for s3":
+            obstacles.append(f"requests are signed by {signature}")
         if process() != os.getpid():
             obstacles.append("this process was forked from one that used it")
         if (proxy or "").startswith("https:"):
             obstacles.append("the proxy is reached by TLS")
-        return Reach(built.url.removesuffix(f"/{key}"), built.region, proxy, self._ca_bundle, "; ".join(obstacles))
+        return Reach(url.removesuffix(f"/{key}"), region, proxy, self._ca_bundle, "; ".join(obstacles))
 
     @cached_property
     def bulk(self) -> Bulk | None:

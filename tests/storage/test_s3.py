@@ -213,9 +213,10 @@ def test_an_answer_404_keeps_nothing_of_its_callers_alive(store: S3Store) -> Non
 
 
 def test_an_error_of_obstore_keeps_nothing_of_its_callers_alive(store: S3Store) -> None:
-    nowhere = S3Store(StoreConfig("no-bucket", endpoint_url=store.config.endpoint_url)).access.bulk
-    assert nowhere is not None
     with without_cycle_search():
+        assert held_by_caller(lambda: store.get_ranges("none", [(0, 1)]), ObjectNotFoundError)() is None
+        nowhere = S3Store(StoreConfig("no-bucket", endpoint_url=store.config.endpoint_url)).access.bulk
+        assert nowhere is not None
         assert held_by_caller(lambda: list(nowhere.pages("a/", None)), obstore.exceptions.BaseError)() is None
 
 
