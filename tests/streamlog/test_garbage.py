@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from unittest import mock
 
 import msgspec
+import numpy as np
 import pytest
 
 from l0gc.collect.orphans import ORPHANED_L1
@@ -16,13 +17,14 @@ from l0gc.operations import HOUR_S, Vacuum
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import ClusterHandles
-from l0gc.streamlog.garbage import JournalGarbage
+from l0gc.streamlog.garbage import JournalGarbage, unpinned
 from l0gc.streamlog.garbage_facts import read_facts
 from l0gc.streamlog.journal import edits
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.level_one.merge_plan import MergeRule
+from l0gc.streamlog.pins import create_pin
 from tests.support.interrupting import Interrupt
-from tests.support.memory_store import MemoryStore, copy_of, memory_cluster, put_back
+from tests.support.memory_store import MemoryStore, copy_of, failing, memory_cluster, put_back
 from tests.support.merge import merge
 from tests.support.reconcile import begin, lifted, named, put, reconcile
 from tests.support.vacuum import NOW, tick, vacuum
@@ -244,6 +246,33 @@ def test_a_topic_closed_as_unknown_leaves_nothing(w: World) -> None:
     assert named(restored, "events") == w.l1()
 
 
+def fenced(cluster: ClusterHandles) -> JournalGarbage:
+    """The journals as a vacuum has read them, two epochs later, after it has raised the fences."""
+    tick(cluster, 2)
+    source = JournalGarbage(cluster)
+    source.refresh()
+    source.fence(cluster.now_ms(), cluster.now_ms(), dry_run=False)
+    return source
+
+
+def test_of_an_unknown_topic_only_objects_below_the_fence_are_purged(w: World) -> None:
+    restored, journal, revision, _ = closed_as_unknown(w)
+    source, dropped = fenced(restored), restored.journal(journal).state.dropped
+    (stamp,) = dropped["epoch"][dropped["revision"] == revision].tolist()
+    for fence, is_left in ((stamp, True), (stamp + 1, False)):
+        source.scanned(fence, [])
+        assert restored.journal(journal).catch_up().has_dropped(revision) is is_left
+
+
+def test_a_deleted_topic_is_not_forgotten_while_its_journal_is_broken(w: World) -> None:
+    topics.delete_topic(w.cluster, "events")
+    w.store.fault = failing(StoreError("no"), "put_if_absent", "l0gc/journal/")
+    for is_left in (True, False):
+        fenced(w.cluster).scanned(1 << 40, [])
+        assert bool(w.cluster.controller.snapshot().deleted) is is_left
+        w.store.fault = lambda call: None
+
+
 # -- what is needed -----------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +311,23 @@ def test_merged_objects_go_after_the_grace_and_two_epochs(w: World) -> None:
     w.merge()
     w.tick(3)
     assert counts(w.vacuum(Vacuum(l1_grace_s=HOUR_S))) == {}  # no hour later
+
+
+def test_a_pin_keeps_what_is_dropped_from_its_own_epoch_on(w: World) -> None:
+    """Hazard 36: the windows reach its epoch, and a run that began before may drop something there."""
+    topic = w.cluster.controller.snapshot().topic("events").revision
+    pin = create_pin(w.cluster, "backup", HOUR_MS, level_one=True, topic=topic)
+    state = w.cluster.controller.snapshot()
+    assert unpinned(state, 100, np.array([topic, topic + 1])).tolist() == [pin.revision - 1, 100]
+
+
+def test_the_fence_of_a_vacuum_is_the_lowest_of_its_journals() -> None:
+    w = World(2, journals=2)
+    w.tick(4)
+    w.cluster.journal(1).fence_l1(3)
+    source = JournalGarbage(w.cluster)
+    source.refresh()
+    assert source.fence(0, 0, dry_run=False) == 0
 
 
 def test_a_run_killed_before_its_journal_knew_is_done_again(w: World, monkeypatch: pytest.MonkeyPatch) -> None:
