@@ -102,3 +102,10 @@ def test_the_cores_named_spark_follow_from_the_master_and_its_settings(
     master: str, conf: dict[str, str], cores: int | None
 ) -> None:
     assert cores_named(master, conf, 12) == cores
+
+
+def test_spark_may_be_faster_from_the_first_unit_on() -> None:
+    spark = SparkTarget("yarn", cores=16, cluster=True, running=True)
+    slower_by_unit = Pace(here=100, core=1)
+    assert EngineEstimate(slower_by_unit, 1000, 1, spark).break_even == 0
+    assert EngineEstimate(slower_by_unit, 0, 1, spark).break_even == inf

@@ -12,15 +12,16 @@ import pytest
 from l0gc.collect.orphans import ORPHANED_L1
 from l0gc.collect.vacuum import VacuumResult
 from l0gc.errors import EpochRegressionError, PartialFailureError, StoreError
-from l0gc.keys import CONTROLLER_LOG, PartitionId, journal_log, level_one, parse_level_one
+from l0gc.keys import CONTROLLER_LOG, L1_DATA, PartitionId, journal_log, level_one, parse_level_one
 from l0gc.operations import HOUR_S, Vacuum
 from l0gc.storage.objectstore import DeleteFailure
 from l0gc.streamlog import topics
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.garbage import JournalGarbage, unpinned
-from l0gc.streamlog.garbage_facts import read_facts
+from l0gc.streamlog.garbage_facts import JournalNames, JournalPart, read_facts
 from l0gc.streamlog.journal import edits
 from l0gc.streamlog.journal.handle import JournalHandle
+from l0gc.streamlog.journal.state import JournalState
 from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.pins import create_pin
 from tests.support.interrupting import Interrupt
@@ -319,6 +320,23 @@ def test_a_pin_keeps_what_is_dropped_from_its_own_epoch_on(w: World) -> None:
     pin = create_pin(w.cluster, "backup", HOUR_MS, level_one=True, topic=topic)
     state = w.cluster.controller.snapshot()
     assert unpinned(state, 100, np.array([topic, topic + 1])).tolist() == [pin.revision - 1, 100]
+
+
+def test_the_parts_of_a_listing_have_each_partition_once() -> None:
+    w = World(8)
+    w.lift()
+    source, topic = JournalGarbage(w.cluster), w.cluster.controller.snapshot().topic("events")
+    source.refresh()
+    spans = [part.span(topic) for part in source.parts(L1_DATA, 4)]
+    assert [p for s in spans for p in range(s.first, s.last + 1)] == list(range(8))
+    assert len(spans) == 4
+
+
+def test_a_topic_up_to_the_snapshots_epoch_is_unknown() -> None:
+    part = JournalPart(topics=[], epoch=5, fences={}, forgotten=[], waiting=[])
+    names = JournalNames(part, lambda journal: JournalState())
+    keys = [level_one(PartitionId("lost", revision, 0), 7, 0, 9, UUID) for revision in (5, 6)]
+    assert [fact.unknown for fact in names.facts(keys)] == [True, False]
 
 
 def test_the_fence_of_a_vacuum_is_the_lowest_of_its_journals() -> None:

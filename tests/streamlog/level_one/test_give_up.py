@@ -342,6 +342,15 @@ def test_of_damaged_bytes_those_are_kept_that_most_readings_gave(way: str, after
     assert body[block.start :].startswith(remains_of(cluster, result.holes[0].key, block))
 
 
+def test_a_read_that_ends_in_a_hole_names_no_later_record() -> None:
+    cluster, keys = uploaded()
+    cluster.store.delete([keys[1]])
+    reconcile_run(cluster)
+    lost(cluster)
+    with pytest.raises(RecordsLostError, match="the records 3 to 4 of partition events/0 were given up"):
+        read(cluster, before_offset=5)
+
+
 def test_damaged_bytes_are_kept_though_most_readings_gave_none() -> None:
     cluster, keys = uploaded()
     body = damage(cluster, keys[1])
