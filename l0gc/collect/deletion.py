@@ -373,7 +373,8 @@ class Deleter:
                 untouched = todo if isinstance(e, RequestRefusedError | NotFoundError) else rest
                 outcome.left = _without(untouched, unsure)
                 break
-            slower = any(_row(f).slower for f in reply.failures)
+            rows = {code: _row(code) for code in {f.code for f in reply.failures}}
+            slower = any(row.slower for row in rows.values())
             smaller = self._pacer.answered(sent_at, len(batch) - len(reply.failures), slower=slower)
             most = max(1, len(batch) // 2) if smaller else PAGE_SIZE
             failed, gone = list[tuple[Deletable, DeleteFailure]](), batch
@@ -384,9 +385,9 @@ class Deleter:
             outcome.deleted += gone
             requested(gone)
             outcome.markers |= {k: v for k, v in reply.markers.items() if k not in unsure}
-            unsure |= {o.key for o, f in failed if _row(f).unsure}
-            again = [(o, f) for o, f in failed if _row(f).again]
-            outcome.failures += [f for _, f in failed if not _row(f).again]
+            unsure |= {o.key for o, f in failed if rows[f.code].unsure}
+            again = [(o, f) for o, f in failed if rows[f.code].again]
+            outcome.failures += [f for _, f in failed if not rows[f.code].again]
             tries = 0 if gone else tries + 1
             if again and self._is_hopeless(began, tries, slower=slower):
                 outcome.failures += [f for _, f in again]
@@ -429,11 +430,11 @@ class DryDeleter:
         return DeleteOutcome(list(objects), requests=-(-len(objects) // PAGE_SIZE))
 
 
-def _row(f: DeleteFailure) -> Row:
+def _row(code: str) -> Row:
     """Return how the store's table classifies a key that is not deleted: whether it is tried again, more slowly, and
     whether it may be gone, hidden by a delete marker. A request without a usable answer counts as a server error.
     """
-    return row_of_key(f.code if f.code != _UNANSWERED else "InternalError")
+    return row_of_key(code if code != _UNANSWERED else "InternalError")
 
 
 def _without(objects: list[Deletable], keys: set[str]) -> list[Deletable]:
