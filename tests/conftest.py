@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import signal
 import uuid
@@ -98,6 +99,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         starts_spark = item.get_closest_marker("spark") and "one_spark" not in getattr(item, "fixturenames", ())
         if starts_spark and not item.get_closest_marker("thorough"):
             raise pytest.UsageError(f"{item.nodeid} starts a Spark of its own: mark it as thorough, or use one_spark")
+
+
+def pytest_collection_finish() -> None:
+    """Leave thousands of tests and their modules out of each full collection of garbage, which took a tenth of the time."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

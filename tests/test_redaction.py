@@ -161,6 +161,7 @@ def test_an_endpoint_that_is_not_one_word_is_a_usage_error() -> None:
     assert (ended.code, ended.stderr) == (2, "l0gc: the endpoint ends with a newline: set it without that\n")
 
 
+@pytest.mark.thorough
 def test_a_catalog_that_cannot_be_opened_shows_no_secret_and_stores_none(
     endpoint: str, planted: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

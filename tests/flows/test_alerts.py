@@ -352,7 +352,7 @@ def test_nothing_fires_where_all_is_well(scene: Scene) -> None:
     assert scene.firing() == set()
 
 
-QUICK = (lose_an_object, set_a_log_back, forget_a_pin, forget_a_pause, leave_an_orphan)
+QUICK = (lose_an_object, set_a_log_back)
 
 
 @pytest.mark.parametrize(
@@ -369,6 +369,7 @@ def test_what_goes_wrong_fires_its_alert_and_no_other(
     assert scene.firing_by(max(map(scene.due_s, MADE[made]))) == {*MADE[made], *ALSO.get(made, ())}
 
 
+@pytest.mark.thorough
 def test_a_pause_is_neither_a_refusal_nor_a_failure(scene: Scene) -> None:
     scene.gc()
     scene.upload()
@@ -414,6 +415,7 @@ def test_a_verify_that_was_refused_pages(scene: Scene) -> None:
     assert not scene.fires("L0gcFindings")
 
 
+@pytest.mark.thorough
 def test_shadow_runs_leave_garbage_without_an_alert(scene: Scene) -> None:
     scene.upload()
     scene.gc("--shadow")

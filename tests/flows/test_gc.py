@@ -81,6 +81,7 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
     assert l0_objects(loaded) == {}
 
 
+@pytest.mark.thorough
 def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Issue 15.11."""
     l0gc("gc", "--housekeep-barrier", "--engine", "local")
@@ -98,6 +99,7 @@ def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatc
     assert l0gc("status")["next"]
 
 
+@pytest.mark.thorough
 def test_what_could_not_be_deleted_is_due_until_it_is(loaded: S3Store, tmp_path: Path) -> None:
     l0gc("gc", "--housekeep-barrier", "--engine", "local", "--sweep-min-age", "1d")
     assert len(l0_objects(loaded)) == 1
@@ -105,6 +107,7 @@ def test_what_could_not_be_deleted_is_due_until_it_is(loaded: S3Store, tmp_path:
     assert done["sweep"]["deleted"] == 1
 
 
+@pytest.mark.thorough
 def test_a_vacuum_in_gc_takes_what_has_had_its_grace(loaded: S3Store) -> None:
     l0gc("gc", "--housekeep-barrier", "--engine", "local")
     l0gc("topic", "delete", "events", "--yes")
@@ -181,6 +184,7 @@ def test_a_damaged_journal_does_not_keep_the_rest_from_being_collected(
         assert f'{name}{{command="gc",step="{step}",url="{url}"}} {float(value)}\n' in text
 
 
+@pytest.mark.thorough
 def test_where_m_is_refused_nothing_is_swept(
     loaded: S3Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -195,6 +199,7 @@ def test_where_m_is_refused_nothing_is_swept(
     assert "sweep is skipped" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_a_pause_fails_the_sweep_alone(loaded: S3Store) -> None:
     l0gc("pause", "--why", "disk audit")
     done, error = failing_gc("--housekeep-barrier", "--engine", "local")
@@ -205,6 +210,7 @@ def test_a_pause_fails_the_sweep_alone(loaded: S3Store) -> None:
 # -- stopping -------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_signal_ends_the_run_where_it_is(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: Any, **kwargs: Any) -> HousekeepResult:
         signal.raise_signal(signal.SIGTERM)

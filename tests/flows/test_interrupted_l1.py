@@ -42,8 +42,17 @@ def l1_objects(cluster: ClusterHandles) -> set[str]:
     return {key for page in cluster.store.scan("level_one/") for key in page.keys}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("command", ["gc", "reconcile", "merge"])
+@pytest.mark.parametrize(
+    ("command", "number"),
+    [
+        ("gc", signal.SIGTERM),
+        ("merge", signal.SIGINT),
+        *(
+            pytest.param(*case, marks=pytest.mark.thorough)
+            for case in (("gc", signal.SIGINT), ("merge", signal.SIGTERM), ("reconcile", signal.SIGINT))
+        ),
+    ],
+)
 def test_a_signal_leaves_no_object_that_no_journal_names(
     bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, command: str, number: signal.Signals
 ) -> None:

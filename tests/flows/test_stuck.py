@@ -304,6 +304,7 @@ def test_the_controller_is_restored_from_a_backup(cluster: S3Store) -> None:
     moves("old_controller", restore)
 
 
+@pytest.mark.thorough
 def test_watching_prints_one_object_each_time_and_ends_with_ctrl_c(store: S3Store) -> None:
     l0gc("init", "--create-bucket", "--shards", "4")
     process = start(["status", "--json", "--watch", "1s"])

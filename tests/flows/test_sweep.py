@@ -160,6 +160,7 @@ def test_a_vacuum_removes_old_records_and_a_sweep_none(store: S3Store) -> None:
     assert not [k for k in store.list(RUNS).modified_ms if first in k]
 
 
+@pytest.mark.thorough
 def test_a_versioned_bucket_is_swept_taken_back_and_purged(store: S3Store) -> None:
     a_bucket(store)
     # Objects from before versioning come back, too: their version is the one called null.

@@ -188,6 +188,7 @@ def test_several_tasks_read_a_bucket_with_one_shard(
     assert max(map(len, rounds)) > 16  # so many are merged on the executors
 
 
+@pytest.mark.thorough
 def test_many_partitions_and_many_journals_are_summed_up_where_they_are_read(
     one_spark: SparkSession, cluster: ClusterHandles, store: S3Store
 ) -> None:
@@ -221,6 +222,7 @@ def test_a_damaged_journal_is_named_by_the_executors_and_holds_m(
     assert [(u.unit, broken in u.error) for u in held.unreadable] == [(f"journal {topics[1].journals[0]}", True)]
 
 
+@pytest.mark.thorough
 def test_an_external_logs_bucket_is_swept(store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worked example in examples/external_log, as its README runs it."""
 

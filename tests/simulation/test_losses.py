@@ -16,7 +16,7 @@ from tests.simulation.run import RECORDS, found, simulate, world_of
 from tests.simulation.watch import Violation
 from tests.simulation.weather import Weather
 
-QUICK = 2
+QUICK = 1
 SEEDS = 16
 
 

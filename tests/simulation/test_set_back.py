@@ -27,8 +27,8 @@ from tests.simulation.watch import LAYOUT, Violation
 from tests.simulation.weather import Shape, Weather
 from tests.simulation.world import World
 
-QUICK = 3
-SEEDS = 20
+QUICK = 1
+SEEDS = 18
 BLOCK = 17
 
 

@@ -14,8 +14,8 @@ from tests.simulation.watch import GROUPED
 from tests.simulation.world import LANDED_LATE
 
 ROOT = Path(__file__).parents[2]
-QUICK = 3
-SEEDS = 23
+QUICK = 1
+SEEDS = 21
 BLOCK = 20
 
 

@@ -26,7 +26,7 @@ def small_objects() -> ClusterHandles:
     return cluster
 
 
-@pytest.mark.parametrize("in_ranges", [False, True])
+@pytest.mark.parametrize("in_ranges", [False, pytest.param(True, marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_merge_reads_again_what_does_not_match(way: str, in_ranges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if in_ranges:

@@ -266,6 +266,7 @@ def test_a_repeated_merge_task_merges_and_loses_nothing(
     assert named(cluster, "events") < l1_objects(cluster)  # what the dead task left is for vacuum
 
 
+@pytest.mark.thorough
 def test_shared_objects_are_written_drained_and_read_by_executors(
     one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
