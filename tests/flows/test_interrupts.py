@@ -14,11 +14,13 @@ pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.spark, pytest.
 
 MOMENTS = 2
 ALIKE = ("merge", "compute-watermark", "vacuum", "verify", "read")
-"""Commands that end as reconcile, sweep and upload do: `python -m tests.flows.interrupts` interrupts them as well."""
+"""Commands that end as reconcile, sweep and upload do: `make release` interrupts them as well."""
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("command", [c for c in COMMANDS if c not in ALIKE])
+@pytest.mark.parametrize(
+    "command", [pytest.param(c, marks=[pytest.mark.release] if c in ALIKE else []) for c in COMMANDS]
+)
 def test_nothing_is_left_whenever_a_signal_comes(
     weed: SeaweedFS, bucket: StoreConfig, tmp_path: Path, command: str
 ) -> None:
