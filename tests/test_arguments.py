@@ -199,6 +199,9 @@ CASES: Final[dict[str, Callable[[Any], object]]] = {
     "before_time_ms cannot be datetime.datetime(2026, 1, 1, 0, 0): it names no time zone": lambda c: c.delete_records(
         "t", before_time_ms=datetime(2026, 1, 1)
     ),
+    "confirm cannot be True: ": lambda c: c.topics.alter("t", confirm=True),
+    "gone cannot be 5: ": lambda c: c.sweep(gone=5),
+    "each cannot be 'all': ": lambda c: c.runs.show("r", each="all"),
     "url cannot be None: ": lambda c: l0gc.open(None),  # type: ignore[arg-type]
     "region cannot be 5: ": lambda c: l0gc.open(URL, region=5),  # type: ignore[arg-type]
     "epoch_interval_s cannot be '10m': ": lambda c: l0gc.open(URL, epoch_interval_s="10m"),  # type: ignore[arg-type]
@@ -206,7 +209,7 @@ CASES: Final[dict[str, Callable[[Any], object]]] = {
 
 
 @pytest.mark.parametrize("refused", CASES)
-def test_a_number_of_another_type_is_refused_with_its_name(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_argument_of_another_type_is_refused_with_its_name(refused: str, monkeypatch: pytest.MonkeyPatch) -> None:
     handles = in_memory(monkeypatch)
     before = copy_of(store_of(handles))
     with over(handles, monkeypatch) as cluster, pytest.raises(UsageError, match=re.escape(refused)):

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import cache, partial, reduce, wraps
 from operator import or_
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, get_args
+from types import UnionType
+from typing import TYPE_CHECKING, Any, TypeVar, Union, Unpack, cast, get_args, get_origin
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
@@ -63,13 +65,21 @@ def checking(method: F) -> F:
 
 def _kinds_of(method: Callable[..., Any]) -> dict[str, Any]:
     """Return the types of a method's arguments, but for those whose types are imported only when they are used."""
-    kinds = dict[str, Any]()
+    kinds, names = dict[str, Any](), _Names(method.__globals__)
     for name, parameter in inspect.signature(method).parameters.items():
         if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            with suppress(NameError):
-                kinds[name] = eval(parameter.annotation, method.__globals__)  # noqa: S307 - it is in this package
+            kind = eval(parameter.annotation, {}, names)  # noqa: S307 - it is in this package
+            if Any not in (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)):
+                kinds[name] = kind
     taken = {name: kind for name, kind in kinds.items() if kind != str | Path}  # msgspec does not accept that one
     return {name: _as_number(kind) for name, kind in taken.items()}
+
+
+class _Names(dict[str, Any]):
+    """The names of a module: a type that is imported only when it is used is `Any`, also within another type."""
+
+    def __missing__(self, name: str) -> Any:
+        return vars(builtins).get(name, Any)
 
 
 def _as_number(kind: Any) -> Any:
