@@ -62,7 +62,7 @@ class Nat:
 
 @pytest.fixture
 def nat() -> Iterator[Nat]:
-    server = Nat(forgets_s=0.4)
+    server = Nat(forgets_s=1.0)
     with Serving(server.server):
         yield server
 
@@ -77,10 +77,18 @@ CALLS: dict[str, Callable[[S3Store], object]] = {
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_a_connection_that_was_idle_for_long_is_not_used(nat: Nat, call: Callable[[S3Store], object]) -> None:
     call(nat.store)
-    time.sleep(0.6)
-    call(nat.store)
+    time.sleep(1.1)
     call(nat.store)
     assert (nat.connections, nat.forgotten) == (2, 0)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_connection_that_was_used_lately_is_used_again(call: Callable[[S3Store], object]) -> None:
+    nat = Nat(forgets_s=60.0, idle_s=60.0)
+    with Serving(nat.server):
+        for _ in range(3):
+            call(nat.store)
+        assert nat.connections == 1
 
 
 def at_once(nat: Nat, call: Callable[[S3Store], object]) -> None:
@@ -98,7 +106,7 @@ def test_no_connection_of_a_pool_is_used_after_a_pause(nat: Nat) -> None:
     nat.store.now_ms()
     for _ in range(2):
         at_once(nat, CALLS["boto3"])
-        time.sleep(0.6)
+        time.sleep(1.1)
     assert nat.forgotten == 0
 
 
