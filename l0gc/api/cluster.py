@@ -321,9 +321,9 @@ class Cluster:
         Raises:
             NotFoundError: at the end of the block: the pin had already ended, so records may have been missing.
         """
-        pin = self.pins.create(name, ttl_s=ttl_s, topic=topic, level_one=level_one, why=why)
         from l0gc.streamlog.pins import renewed
 
+        pin = self.pins.create(name, ttl_s=ttl_s, topic=topic, level_one=level_one, why=why)
         with renewed(self.handles, name, pin.epoch, pin.expires_ms - pin.created_ms):
             yield pin
             self.handles().controller.snapshot().pin(name, pin.epoch)

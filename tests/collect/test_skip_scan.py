@@ -144,25 +144,25 @@ def test_a_disordered_page_is_noticed(kind: type[MemoryStore]) -> None:
 # -- age (hazard 16) ----------------------------------------------------------------------------------------------------
 
 
-def test_an_object_is_old_enough_at_the_age_exactly() -> None:
+def three_ages() -> tuple[KeyLayout, MemoryStore, int]:
+    """Three objects, a second apart, and when the second one was changed."""
     layout = KeyLayout(shards=SHARDS)
     store = MemoryStore()
     for n in range(3):
         store.put(layout.format(0, 1, name_of(n)), b"x")
         store.clock.ms += 1000
-    changed = store.objects[layout.format(0, 1, name_of(1))].modified_ms
+    return layout, store, store.objects[layout.format(0, 1, name_of(1))].modified_ms
+
+
+def test_an_object_is_old_enough_at_the_age_exactly() -> None:
+    layout, store, changed = three_ages()
     scan = SkipScan(store, DeletionPlan(options=Sweep(), layout=layout, bound=5, older_than_ms=changed), 0, SHARDS)
     assert [o.key for b in scan.batches() for o in b] == [layout.format(0, 1, name_of(n)) for n in (0, 1)]
     assert (scan.counts.eligible, scan.counts.held_by_age) == (3, 1)
 
 
 def test_what_shadow_runs_recorded_was_changed_before_their_time() -> None:
-    layout = KeyLayout(shards=SHARDS)
-    store = MemoryStore()
-    for n in range(3):
-        store.put(layout.format(0, 1, name_of(n)), b"x")
-        store.clock.ms += 1000
-    known = 1, store.objects[layout.format(0, 1, name_of(1))].modified_ms
-    scan = SkipScan(store, DeletionPlan(options=Sweep(), layout=layout, bound=5, known=known), 0, SHARDS)
+    layout, store, changed = three_ages()
+    scan = SkipScan(store, DeletionPlan(options=Sweep(), layout=layout, bound=5, known=(1, changed)), 0, SHARDS)
     assert [o.key for b in scan.batches() for o in b] == [layout.format(0, 1, name_of(n)) for n in (1, 2)]
     assert scan.counts.eligible == 3

@@ -51,6 +51,7 @@ def l1_objects(cluster: ClusterHandles) -> set[str]:
             pytest.param(*case, marks=pytest.mark.thorough)
             for case in (("gc", signal.SIGINT), ("merge", signal.SIGTERM), ("reconcile", signal.SIGINT))
         ),
+        pytest.param("reconcile", signal.SIGTERM, marks=[pytest.mark.thorough, pytest.mark.release]),
     ],
 )
 def test_a_signal_leaves_no_object_that_no_journal_names(

@@ -74,7 +74,7 @@ def read_rows(
 def _parts(
     decoded: Iterable[tuple[ObjectRead, list[_Block | Fault] | CorruptObjectError]], still_needed: StillNeeded
 ) -> Iterator[list[_Block] | Fault]:
-    """Yield blocks of about `BATCH_BYTES` together, and each fault by itself."""
+    """Yield blocks of about `BATCH_BYTES` together, and each fault alone."""
     blocks: list[_Block] = []
     size = 0
     for read, of_object in decoded:
