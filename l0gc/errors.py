@@ -25,9 +25,13 @@ def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
     return f"did you mean {near[0]!r}?" if near else otherwise
 
 
-def fault_of(error: object) -> str:
-    """Return an error's message without the remedy at its end, for a text that has another remedy."""
-    return str(error).partition("; restore ")[0]
+def fault_of(error: object, key: str = "") -> str:
+    """Return an error's message without the remedy at its end, for a text that has another remedy.
+
+    A text that has already named the `key` of the object gets "it" in place of the key.
+    """
+    fault = str(error).partition("; restore ")[0]
+    return f"it{fault.removeprefix(key)}" if key and fault.startswith(f"{key} ") else fault
 
 
 def installing(extra: str = "") -> str:

@@ -16,7 +16,6 @@ from l0gc.errors import fault_of
 from l0gc.formatting import as_duration, count, span
 from l0gc.inspect.laggards import COMPUTE, RECONCILE
 from l0gc.inspect.overview import Cause, Overview, ahead_text
-from l0gc.keys import PUBLISHED_WATERMARK
 from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.watermark.source import IDLE, PINNED, RESTORE_CONTROLLER, UNRECONCILED, Holder
 
@@ -315,10 +314,10 @@ def _of_the_watermark(o: Overview) -> Iterator[Cause]:
         code, text = o.watermark_error
         compute = THEIR_COMPUTE if o.external_log else COMPUTE
         ways_out = {
-            FOREIGN_WATERMARK: f"restore this cluster's {PUBLISHED_WATERMARK}, or accept the loss",
+            FOREIGN_WATERMARK: "restore this cluster's own, or accept the loss",
             UNREADABLE_WATERMARK: "fix what it reports",
-            LOST_WATERMARK: f"restore {PUBLISHED_WATERMARK}, or make sure that no log was restored from a backup",
-            DAMAGED_WATERMARK: f"restore {PUBLISHED_WATERMARK} from a version or a backup, or accept the loss",
+            LOST_WATERMARK: "restore it, or make sure that no log was restored from a backup",
+            DAMAGED_WATERMARK: "restore it from a version or a backup, or accept the loss",
         }
         accept = "" if code == UNREADABLE_WATERMARK else " --accept-lost"
         yield Cause(code, fault_of(text), f"{ways_out[code]}, then {compute}{accept}")

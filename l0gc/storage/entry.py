@@ -35,6 +35,8 @@ WRITER: Final = 8
 _PLAIN: Final = 1
 _ZSTD: Final = 2
 _SEAL_BYTES: Final = 4
+_REST: Final = "#2"
+"""What follows the key in the checksum of a checkpoint's second part, so that neither part passes for the other."""
 _LENGTHS: Final = struct.Struct("<QQ")
 _SEAL: Final = re.compile(rb'\n\{"crc32":([0-9]{1,10})\}\n\Z')
 _WORTH_PACKING: Final = 128
@@ -140,7 +142,7 @@ def encode_checkpoint(key: str, entry_id: str, time_ms: int, state: bytes) -> by
     head, rest = split_state(state)
     parts = (
         encode_entry(key, Entry(entry_id, time_ms, head), CHECKPOINT_LIMIT),
-        pack_sealed(_key_of_rest(key), _ENCODER.encode(rest), CHECKPOINT_LIMIT) if rest else b"",
+        pack_sealed(key, _ENCODER.encode(rest), CHECKPOINT_LIMIT, _REST) if rest else b"",
     )
     lengths = _LENGTHS.pack(*map(len, parts))
     return lengths + checksum(key, lengths).to_bytes(_SEAL_BYTES, "little") + b"".join(parts)
@@ -171,31 +173,26 @@ def decode_checkpoint(key: str, body: bytes) -> Checkpoint:
     e, left, rest = decode_entry(key, body[begin:end], CHECKPOINT_LIMIT), body[end:], _LENGTHS.unpack(lengths)[1]
     state_rest = b""
     if rest and len(left) == rest:
-        state_rest = unpack_sealed(_key_of_rest(key), left, _BYTES, CHECKPOINT_LIMIT)
+        state_rest = unpack_sealed(key, left, _BYTES, CHECKPOINT_LIMIT, _REST)
     elif len(left) > rest:
         raise _mismatch(key)
     return Checkpoint(e.id, e.time_ms, join_state(e.payload, state_rest), end + rest)
 
 
-def _key_of_rest(key: str) -> str:
-    """Return what the second part of a checkpoint is sealed for, so that none passes for the other."""
-    return f"{key}#2"
-
-
-def pack_sealed(key: str, content: bytes, limit: int) -> bytes:
-    """Return `content`, packed and sealed for `key`. Raises `ProtocolError` if it is larger than `limit`."""
+def pack_sealed(key: str, content: bytes, limit: int, part: str = "") -> bytes:
+    """Return `content`, packed and sealed for `key` and its `part`. Raises `ProtocolError` if it is larger than `limit`."""
     if len(content) > limit:
         raise ProtocolError(f"{key} would hold {len(content):,} bytes, more than the {limit:,} that it may have")
     packed = compressed(content)
-    return packed + checksum(key, packed).to_bytes(_SEAL_BYTES, "little")
+    return packed + checksum(key + part, packed).to_bytes(_SEAL_BYTES, "little")
 
 
-def unpack_sealed(key: str, body: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int) -> T:
+def unpack_sealed(key: str, body: bytes, decoder: msgspec.msgpack.Decoder[T], limit: int, part: str = "") -> T:
     """Return the decoded content that `pack_sealed` packed. Raises `CorruptObjectError` if it was changed, belongs to
     another key, or is too large.
     """
     packed = memoryview(body)[:-_SEAL_BYTES]
-    if len(body) <= _SEAL_BYTES or checksum(key, packed) != int.from_bytes(body[-_SEAL_BYTES:], "little"):
+    if len(body) <= _SEAL_BYTES or checksum(key + part, packed) != int.from_bytes(body[-_SEAL_BYTES:], "little"):
         raise _mismatch(key)
     try:
         return decoder.decode(decompressed(key, packed, limit))

@@ -342,9 +342,7 @@ class SharedLog:
                 continue
             self.store_time.saw(folder.date_ms, *(e.date_ms for e in (kept, *entries) if e is not None))
             return Replay(kept, entries, folder)
-        raise CorruptObjectError(
-            f"the log {self.folder} cannot be replayed: {gap}; restore it from a backup or a version"
-        )
+        raise CorruptObjectError(f"the log cannot be replayed: {gap}; restore it from a backup or a version")
 
     def tail(
         self, after: int, as_of_ms: int, *, expected: int = 1, hasty: bool = False

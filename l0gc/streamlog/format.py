@@ -132,8 +132,8 @@ def _read(store: ObjectStore) -> tuple[Format, str] | None:
         return None if stored is None else (_DECODER.decode(unseal(FORMAT, stored.body)), stored.etag)
     except (CorruptObjectError, *UNDECODABLE) as e:
         raise CorruptObjectError(
-            f"{FORMAT} does not record the bucket's layout ({fault_of(e)}); restore it from a backup or a version, or see "
-            "l0gc help operate-logs"
+            f"{FORMAT} does not record the bucket's layout ({fault_of(e, FORMAT)}); restore it from a backup or a "
+            "version, or see l0gc help operate-logs"
         ) from e
 
 

@@ -112,7 +112,7 @@ def decode_published(body: bytes, key: str = PUBLISHED_WATERMARK) -> PublishedWa
     except (CorruptObjectError, *UNDECODABLE) as e:
         also = "" if key == PUBLISHED_WATERMARK else f", or {PUBLISHED_WATERMARK}, which is gone,"
         raise CorruptObjectError(
-            f"{key} cannot be read ({fault_of(e)}); restore it{also} from a version or a backup. If there is none, run "
+            f"{key} cannot be read ({fault_of(e, key)}); restore it{also} from a version or a backup. If there is none, run "
             "l0gc compute-watermark --accept-lost; whether a log was set back before then may be no longer noticed"
         ) from e
 

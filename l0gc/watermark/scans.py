@@ -278,7 +278,7 @@ def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec
         totals = _TOTALS.decode(kept.totals)
     except (CorruptObjectError, *UNDECODABLE) as e:
         raise CorruptObjectError(
-            f"{key} cannot be read as a scan snapshot ({fault_of(e)}); nothing depends on it, and l0gc "
+            f"{key} cannot be read as a scan snapshot ({fault_of(e, key)}); nothing depends on it, and l0gc "
             "compute-watermark writes a newer one"
         ) from e
     check_cluster_id(cluster_id, totals.cluster_id, key)

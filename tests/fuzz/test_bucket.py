@@ -20,8 +20,10 @@ from l0gc.collect.gc_steps import STEPS
 from l0gc.collect.record import Attempt, write_attempt
 from l0gc.collect.sweep import SweepRun
 from l0gc.errors import CorruptObjectError, L0gcError
+from l0gc.inspect.causes import find_causes
 from l0gc.inspect.overview import Overview
 from l0gc.inspect.overview_reader import read_overview
+from l0gc.inspect.verify.run import verify
 from l0gc.keys import FORMAT, PUBLISHED_WATERMARK
 from l0gc.operations import Read
 from l0gc.storage.workers import LocalWorkers
@@ -166,7 +168,7 @@ def run_all(store: MemoryStore) -> Ran:
     attempt("status", read_overview, 905)
     ran.records, error = read(store)
     ran.errors += [f"read: {error}"] if error else []
-    with suppress(CorruptObjectError):
+    with suppress(CorruptObjectError, KeyError):
         ran.watermark = decode_published(store.objects[PUBLISHED_WATERMARK].body).watermark
     return ran
 
@@ -275,6 +277,41 @@ def test_a_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> Non
 @given(changed_object())
 def test_any_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> None:
     nothing_live_goes(*change)
+
+
+# -- what is reported -----------------------------------------------------------------------------------------------------
+
+KEY_TO_COPY = re.compile(r"l0gc give-up --object \S+")
+A_KEY = re.compile(r"\b(?:l0gc|level_zero|level_one)/[\w./#-]*[\w/#]")
+
+
+def lines_about(store: MemoryStore) -> list[str]:
+    """Every line in which verify and the other commands report damage."""
+    verifier = process(store, 910)
+    try:
+        lines = [f.line for f in verify(verifier, LocalWorkers(verifier), deep=True, min_age_ms=-1).findings]
+    except L0gcError as e:
+        lines = [str(e)]
+    ran = run_all(store)
+    causes = [] if ran.status is None else find_causes(ran.status)
+    return lines + ran.reported + [f"{c.detail}; {c.remedy}" for c in causes]
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_line_about_damage_has_each_key_and_remedy_once(kind: str, damage: str) -> None:
+    store = copy_of_bucket()
+    key = max(k for k in the_keys() if re.match(kind, k))
+    body = store.objects[key].body
+    if damage == "gone":
+        store.delete([key])
+    else:
+        store.put(key, body[: len(body) // 2] if damage == "cut" else body[:-1] + bytes([body[-1] ^ 1]))
+    for line in lines_about(store):
+        assert line.count("; restore ") <= 1, line
+        keys = A_KEY.findall(KEY_TO_COPY.sub("", line))
+        assert all(sum(k.startswith(other) for k in keys) == 1 for other in keys), line
+        assert not any("#" in k for k in keys), line
 
 
 # -- one journal ----------------------------------------------------------------------------------------------------------

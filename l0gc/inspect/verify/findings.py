@@ -152,7 +152,8 @@ class Finding(msgspec.Struct, frozen=True):
         if self.topic is not None:
             where = f" {self.topic}" if self.partition is None else f" {self.topic}/{self.partition}"
         record = f" at record {self.offset}" if self.offset is not None else ""
-        text = f"{self.kind}{where}{record}: {self.key}: {self.detail}; {self.next_step}"
+        fault = self.detail if self.key in self.detail else f"{self.key}: {self.detail}"
+        text = f"{self.kind}{where}{record}: {fault}; {self.next_step}"
         return " ".join(text.split())
 
 

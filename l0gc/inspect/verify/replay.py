@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, UnansweredObjectError
+from l0gc.errors import CorruptObjectError, ObjectNotFoundError, RefusedObjectError, UnansweredObjectError, fault_of
 from l0gc.inspect.verify.findings import Kind, ReplayedJournal
 from l0gc.keys import CONTROLLER_LOG, JOURNALS, JUMP, L1Key, journal_log, parse_level_one
 from l0gc.storage.log import Folder, SharedLog
@@ -78,7 +78,7 @@ def _read_log(
     try:
         machine.decode(machine.encode(replica.state), f"what {log.entry_key(replica.offset)} leads to")
     except CorruptObjectError as e:
-        faults.append((Kind.STATE_BROKEN, str(e)))
+        faults.append((Kind.STATE_BROKEN, fault_of(e)))
     return replica, faults
 
 
@@ -93,7 +93,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
     except UnansweredObjectError:
         raise
     except CorruptObjectError as e:
-        yield Kind.BOUNDARY_BROKEN, str(e)
+        yield Kind.BOUNDARY_BROKEN, fault_of(e)
         return
     newest = _newest(folder)
     # A truncation may have followed the listing, so the checkpoints are listed again before it counts.
@@ -154,7 +154,7 @@ def _checkpoint_faults(
     except UnansweredObjectError:
         raise
     except CorruptObjectError as e:
-        yield Kind.CHECKPOINT_DIFFERS, f"what a checkpoint covers cannot be read: {e}"
+        yield Kind.CHECKPOINT_DIFFERS, f"what a checkpoint covers cannot be read: {fault_of(e)}"
 
 
 def _newest(folder: Folder) -> int:
@@ -185,7 +185,7 @@ def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent
     except UnansweredObjectError:
         raise
     except RefusedObjectError as e:
-        return [(o.extent(o.extents[0]), str(e))]
+        return [(o.extent(o.extents[0]), fault_of(e))]
     except (ObjectNotFoundError, CorruptObjectError):
         return None
     faults = []
@@ -201,7 +201,7 @@ def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: b
     try:
         records = decode_block(body, key, block).num_rows
     except CorruptObjectError as e:
-        return str(e)
+        return fault_of(e)
     # Extents lie in a block one after the other; between those that are left there may be some that are in L1.
     ends = extents["row"] + extents["records"]
     begins = np.append(extents["row"][1:], records)
@@ -225,7 +225,7 @@ def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
     except ObjectNotFoundError:
         return None
     except RefusedObjectError as e:
-        return fault or str(e)
+        return fault or fault_of(e)
 
 
 def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> str:
@@ -248,7 +248,7 @@ def _l1_content_fault(store: ObjectStore, key: str, size: int, said: L1Key) -> s
     except UnansweredObjectError:
         raise
     except (CorruptObjectError, pa.ArrowException, OSError, ValueError) as e:
-        return f"it cannot be read: {str(e).splitlines()[0]}"
+        return f"it cannot be read: {fault_of(e, key).splitlines()[0]}"
     if at == said.base and GIVEN_UP_METADATA.encode() in (metadata.metadata or {}):
         return ""  # a hole
     return "" if at == said.last + 1 else f"it ends at record {at - 1}, not {said.last}"

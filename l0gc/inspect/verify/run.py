@@ -511,7 +511,7 @@ class _Comparison:
         try:
             return self._content(n, self._needed[n])
         except UnansweredObjectError as e:
-            return _with(self._suspect(n, Kind.UNANSWERED), str(e)), 0
+            return _with(self._suspect(n, Kind.UNANSWERED), fault_of(e)), 0
 
     def _content(self, n: int, o: UnreconciledObject | None) -> tuple[Suspect | None, int]:
         if o is None:
@@ -609,7 +609,7 @@ def _object_again_or_not(cluster: ClusterHandles, deep: bool, s: Suspect) -> Sus
     try:
         return _object_again(cluster, s, deep=deep)
     except UnansweredObjectError as e:
-        return msgspec.structs.replace(s, kind=Kind.UNANSWERED, detail=str(e))
+        return msgspec.structs.replace(s, kind=Kind.UNANSWERED, detail=fault_of(e))
 
 
 def _object_again(cluster: ClusterHandles, s: Suspect, *, deep: bool) -> Suspect | None:
@@ -618,7 +618,7 @@ def _object_again(cluster: ClusterHandles, s: Suspect, *, deep: bool) -> Suspect
         try:
             size = size_of(cluster.store, s.key)
         except RefusedObjectError as e:
-            return _with(s, str(e))
+            return _with(s, fault_of(e))
         if s.kind == Kind.L1_ORPHAN:
             return s if size is not None else None
         if size is None:
