@@ -15,12 +15,10 @@ _DYNAMIC: Final = "spark.dynamicAllocation"
 
 
 class Worker(NamedTuple):
-    """The resources that a worker offers to executors."""
+    """The resources that a worker offers to executors. A master's answer leaves out how much of them is in use."""
 
     cores: int
     memory_mb: int
-    free_cores: int
-    free_mb: int
 
 
 def workers_of(context: SparkContext) -> list[Worker]:
@@ -40,9 +38,7 @@ def workers_of(context: SparkContext) -> list[Worker]:
         request = getattr(getattr(jvm, "org.apache.spark.deploy.DeployMessages$RequestMasterState$"), "MODULE$")
         kind = jvm.scala.reflect.ClassTag.apply(jvm.java.lang.Class.forName("java.lang.Object"))
         state = field.get(environment).setupEndpointRef(address, "Master").askSync(request, kind)
-        workers += [
-            Worker(w.cores(), w.memory(), w.coresFree(), w.memoryFree()) for w in state.workers() if w.isAlive()
-        ]
+        workers += [Worker(w.cores(), w.memory()) for w in state.workers() if w.isAlive()]
     return workers
 
 
@@ -55,10 +51,10 @@ def asked_and_offered(context: SparkContext) -> str:
         asked += f" and {count(int(cores), 'core')} (spark.executor.cores)"
     if not workers:
         return f"it asks for {asked}"
-    memory, cores_there, free_cores, free = max((w.memory_mb, w.cores, w.free_cores, w.free_mb) for w in workers)
+    memory, cores_there = max((w.memory_mb, w.cores) for w in workers)
     return (
         f"it asks for {asked}, and the largest of {count(len(workers), 'worker')} has {memory}m and "
-        f"{count(cores_there, 'core')}, of which {free}m and {count(free_cores, 'core')} are free"
+        f"{count(cores_there, 'core')}, which other applications may use"
     )
 
 

@@ -161,7 +161,7 @@ def test_executors_without_the_package_or_libraries_are_reported(
     monkeypatch.setattr(ship, "PATIENCE_S", 2.0)
     reason = (
         "it asks for an executor of 100g (spark.executor.memory) and 1 core (spark.executor.cores), and the largest of 2 "
-        "workers has 640m and 1 core, of which 640m and 1 core are free"
+        "workers has 640m and 1 core, which other applications may use"
     )
     assert refused("spark.executor.memory=100g").endswith(f"gave no executor within 2 s: {reason}")
     said = [r.getMessage() for r in caplog.records if r.name == "l0gc.spark.ship"]

@@ -37,6 +37,9 @@ def test_a_sweep_with_a_killed_worker_deletes_the_same_set(store: S3Store, tmp_p
 
         def kill_one() -> None:
             """When some of the garbage is gone, and not all of it."""
+            # Nothing is listed before executors have started: they need the cores.
+            while not cluster.executors() and not over.is_set():
+                time.sleep(0.5)
             while not over.is_set():
                 left = len(garbage(store))
                 if left < len(dead):

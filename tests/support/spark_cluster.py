@@ -121,7 +121,7 @@ def spark_cluster(
 
     try:
         start("master", _MASTER, "--host", "127.0.0.1", "--port", str(port), "--webui-port", str(_free_port()))
-        _until(lambda: _listens(port), folder)
+        _until(lambda: _listens(port))
         for n in range(workers):
             start(
                 f"worker{n}", _WORKER, "--host", hosts[n % len(hosts)], "--cores", str(cores),
@@ -129,7 +129,7 @@ def spark_cluster(
                 more=serving if shuffle_service and n == 0 else None,
             )  # fmt: skip
         for n in range(workers):
-            _until(lambda n=n: b"Successfully registered" in (folder / f"worker{n}.log").read_bytes(), folder)
+            _until(lambda n=n: b"Successfully registered" in (folder / f"worker{n}.log").read_bytes())
         conf = {
             "spark.pyspark.python": str(_python_without_l0gc(folder)),
             "spark.executor.memory": f"{memory_mb}m",
@@ -140,6 +140,9 @@ def spark_cluster(
             "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         }
         yield SparkCluster(url, conf, folder, [p.pid for p in started])
+    except Exception as e:
+        e.add_note(_logs(folder))
+        raise
     finally:
         for process in reversed(started):
             with suppress(ProcessLookupError):
@@ -172,11 +175,16 @@ def _listens(port: int) -> bool:
         return s.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _until(ready: object, folder: Path) -> None:
+def _until(ready: object) -> None:
     assert callable(ready)
     deadline = time.monotonic() + _START_S
     while not ready():
         if time.monotonic() > deadline:
-            logs = "\n".join(p.read_text()[-2000:] for p in sorted(folder.glob("*.log")))
-            raise AssertionError(f"the Spark cluster did not start:\n{logs}")
+            raise AssertionError("the Spark cluster did not start")
         time.sleep(0.1)
+
+
+def _logs(folder: Path) -> str:
+    """Return the last lines of the master, the workers and the executors."""
+    logs = [*sorted(folder.glob("*.log")), *sorted((folder / "work").rglob("stderr"))]
+    return "\n".join(f"-- {p.relative_to(folder)}\n{p.read_text(errors='replace')[-3000:]}" for p in logs)
