@@ -93,7 +93,7 @@ class Engine:
     """Does the work of a call. Use it in a `with` block, which ends a session that was started in it.
 
     Args:
-        wanted: `local`, `spark`, or `auto` for whichever suits the work.
+        choice: `local`, `spark`, or `auto` for whichever suits the work.
         spark: a session to use; by default one is started when it is needed.
         master: the Spark cluster; by default this machine's cores.
         conf: Spark settings for a session that is started.

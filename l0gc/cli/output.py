@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -428,18 +429,23 @@ def _saying(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def list_file(path: Path | None) -> Iterator[Callable[[str], object]]:
-    """Yield a function that writes to the file `path`, which is begun anew, or to stdout without a path.
+def listing(path: str | None) -> Iterator[Callable[[Sequence[Deletable]], None] | None]:
+    """Yield a function that adds objects to the list in the file `path`, which is begun anew, or on stdout for `-`; None
+    without a path.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
-    if path is None:
-        yield to_stdout
+
+    def add(objects: Sequence[Deletable], write: Callable[[str], object] = to_stdout) -> None:
+        write("".join(map(object_line, objects)))
+
+    if path is None or path == "-":
+        yield None if path is None else add
         return
     try:
-        with path.open("w", encoding="utf-8") as file:
-            yield file.write
+        with Path(path).open("w", encoding="utf-8") as file:
+            yield partial(add, write=file.write)
     except OSError as e:
         raise UsageError(f"{path} cannot be written: {e.strerror or e}") from e
 

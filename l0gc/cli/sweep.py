@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -14,9 +13,8 @@ from l0gc.cli import logs
 from l0gc.cli.globals import FILE, cli_command
 from l0gc.cli.metrics_options import metrics_options
 from l0gc.cli.options import cluster_options, engine_options, operation_options
-from l0gc.cli.output import Output, R, epoch, list_file, object_line
+from l0gc.cli.output import Output, R, epoch, listing
 from l0gc.cli.signals import stop_event
-from l0gc.collect.deletion import Deletable
 from l0gc.collect.plan import UNKNOWN, DeletionPlan, run_id
 from l0gc.collect.run import RunResult
 from l0gc.collect.sweep import SweepResult
@@ -69,13 +67,8 @@ def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | N
     run_id = new_run(cluster)
 
     def sweep(**hooks: Any) -> SweepResult:
-        with list_file(None if listed in (None, "-") else Path(str(listed))) as write:
-
-            def gone(objects: Sequence[Deletable]) -> None:
-                write("".join(map(object_line, objects)))
-
-            each = None if listed is None else gone
-            return cluster.sweep(engine, run_id=run_id, gone=each, **options, **hooks)
+        with listing(listed) as gone:
+            return cluster.sweep(engine, run_id=run_id, gone=gone, **options, **hooks)
 
     run_sweep(out, sweep, aside=listed == "-")
 
@@ -109,7 +102,7 @@ def swept(r: SweepResult) -> list[str]:
         before = r.eligible - r.held_by_age - r.deleted
         more = f", and {count(before, 'object')} by earlier ones" if before > 0 and not r.limited else ""
         lines.append(
-            f"shadow run {r.run_id}: nothing was deleted, and it is on record{more}; l0gc verify --shadow judges it"
+            f"shadow run {r.run_id}: nothing was deleted, and it is on record{more}; l0gc verify --shadow checks it"
         )
     if plan.paused:
         lines.append(f"sweeps are paused, so a run would delete nothing: {plan.paused}")

@@ -25,7 +25,7 @@ from l0gc.streamlog.topics import Alteration, InferredSchema, PartitionOffsets, 
 if TYPE_CHECKING:
     from l0gc.streamlog.level_one.expire import ExpireResult
 
-_RUNS_SHOWN: Final = 20
+_RANGES_SHOWN: Final = 20
 _SCHEMA_BYTES: Final = 1 << 20
 
 
@@ -286,9 +286,9 @@ def describe(out: Output, cluster: Cluster, name: str, partition: int | None, li
 
 def _described(topic: TopicDescription, hidden: int) -> list[str]:
     """Return the topic, its journals, and a table of its partitions, of which `hidden` are not shown."""
-    lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in topic.runs[:_RUNS_SHOWN]]
-    if len(topic.runs) > _RUNS_SHOWN:
-        lines.append(f"and {count(len(topic.runs) - _RUNS_SHOWN, 'journal')} more (--json has them)")
+    lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in topic.partition_ranges[:_RANGES_SHOWN]]
+    if len(topic.partition_ranges) > _RANGES_SHOWN:
+        lines.append(f"and {count(len(topic.partition_ranges) - _RANGES_SHOWN, 'journal')} more (--json has them)")
     dead = f", {size(topic.dead_bytes)} of it in rows that have left shared objects" if topic.dead_bytes else ""
     return [
         f"topic {topic.name}: {_line(topic)}, id {topic.topic_id}",
@@ -316,8 +316,8 @@ def _columns(schema: dict[str, Any] | None, misfits: int) -> list[str]:
         return []
     kinds = ((f["name"], f["type"]) for f in schema["fields"])
     names = [f"{name} {kind if isinstance(kind, str) else kind['type']}" for name, kind in kinds]
-    more = f" and {len(names) - _RUNS_SHOWN} more" if len(names) > _RUNS_SHOWN else ""
-    shown = [f"value schema {schema['schema-id']}: {', '.join(names[:_RUNS_SHOWN])}{more}"]
+    more = f" and {len(names) - _RANGES_SHOWN} more" if len(names) > _RANGES_SHOWN else ""
+    shown = [f"value schema {schema['schema-id']}: {', '.join(names[:_RANGES_SHOWN])}{more}"]
     return [*shown, misfits_text(misfits)] if misfits else shown
 
 

@@ -808,6 +808,6 @@ def old_scan_snapshots(store: ObjectStore, plan: DeletionPlan[Vacuum]) -> Iterat
 
 
 def _those(page: ListedPage, is_old: Callable[[str, int], bool]) -> list[Deletable]:
-    """Return the objects of a page that are wanted, judged by key and write time."""
+    """Return the objects of a page that `is_old` selects by key and write time."""
     rows = zip(page.keys, page.sizes, page.modified_ms, strict=True)
     return [Deletable(key, -1, size, modified_ms) for key, size, modified_ms in rows if is_old(key, modified_ms)]

@@ -3,7 +3,7 @@
 The plan is complete before anything is deleted; both engines and every worker follow the same one. The published
 watermark must belong to this cluster (hazard 11), must not be ahead of the cluster epoch (hazard 10), and must not be
 lost (hazard 38). M is read once: a higher M that is published later waits for the next run. Ages are measured by the
-store's clock (hazard 16) at the time of the plan, so a long run judges all objects alike. During a pause only a dry run
+store's clock (hazard 16) at the time of the plan, so a long run treats all objects alike. During a pause only a dry run
 starts.
 """
 
@@ -181,7 +181,7 @@ def plan_vacuum(cluster: ClusterView, options: Vacuum, name: str = "") -> Deleti
 
 
 def _begin_plan(
-    cluster: ClusterView, options: D, name: str, judge: Callable[[], LogCheck]
+    cluster: ClusterView, options: D, name: str, check: Callable[[], LogCheck]
 ) -> tuple[DeletionPlan[D], PublishedWatermark | None, Callable[[], str]]:
     """Return the plan without what depends on the kind of run, the published M, and a function that returns the
     versioning.
@@ -190,7 +190,7 @@ def _begin_plan(
     """
     pause_read = cluster.parallel.begin(partial(read_pause, cluster.store))
     versioning = cluster.parallel.begin(partial(versioning_of, cluster.store))
-    identity, published, _ = judge()
+    identity, published, _ = check()
     pause = pause_read()
     if pause is not None and not options.dry_run:
         raise paused_error(describe_pause(pause))

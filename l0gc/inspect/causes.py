@@ -279,7 +279,7 @@ def _next_sweep(o: Overview) -> str:
     if last is None or not (last.shadow or last.leaves_s):
         return SWEEP
     if last.shadow:
-        return f"{NOTHING} to do: sweeps are shadow runs, which delete nothing; l0gc verify --shadow judges them"
+        return f"{NOTHING} to do: sweeps are shadow runs, which delete nothing; l0gc verify --shadow checks them"
     return f"{NOTHING} to do: sweeps leave what M has allowed for less than {as_duration(last.leaves_s)}"
 
 

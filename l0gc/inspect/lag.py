@@ -20,7 +20,7 @@ from l0gc.formatting import Outcome
 from l0gc.storage.entry import Place
 from l0gc.storage.objectstore import LocalFolder, ObjectStore
 from l0gc.streamlog.cluster import ClusterHandles
-from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.controller.state import PartitionRange, Topic
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import NEVER, TopicView, look
 
@@ -155,11 +155,11 @@ def _of_topic(
         next_read = np.where(committed < 0, view.next, np.maximum(committed, view.log_start))
         return committed, view.next, next_read, view.times_of(next_read)
 
-    def of_run(run: JournalRun) -> Iterator[tuple[int, ...]]:
-        columns = look(cluster, cluster.journal(run.journal), topic, run, ask)
-        return zip(range(run.first, run.first + run.count), *(c.tolist() for c in columns), strict=True)
+    def of_journal(partition_range: PartitionRange) -> Iterator[tuple[int, ...]]:
+        columns = look(cluster, cluster.journal(partition_range.journal), topic, partition_range, ask)
+        return zip(range(partition_range.first, partition_range.end), *(c.tolist() for c in columns), strict=True)
 
-    for rows in cluster.parallel.map(of_run, topic.runs()):
+    for rows in cluster.parallel.map(of_journal, topic.partition_ranges()):
         for partition, committed, latest, next_read, time_ms in rows:
             if committed > latest:
                 raise OffsetOutOfRangeError(

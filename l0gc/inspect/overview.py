@@ -24,7 +24,7 @@ from l0gc.formatting import STANDARD_PRICE, Outcome
 from l0gc.inspect.laggards import Laggards
 from l0gc.keys import KeyLayout
 from l0gc.storage.entry import Place
-from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, JournalRun, Pin, Topic
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, PartitionRange, Pin, Topic
 from l0gc.streamlog.epoch_source import pins_of, unknown_topic
 from l0gc.streamlog.journal.admission import EpochWindow
 from l0gc.streamlog.journal.rows import is_hole
@@ -82,10 +82,10 @@ class Journals:
         """Yield the journals that could be read."""
         return ((r.journal, r.state) for r in self.readings if r.state is not None)
 
-    def topics(self) -> Iterator[tuple[Topic, JournalRun, TopicState]]:
+    def topics(self) -> Iterator[tuple[Topic, PartitionRange, TopicState]]:
         """Yield the existing topics with their states in the readable journals."""
         for journal, state in self.states():
-            yield from ((topic, run, state.topic(topic.revision)) for topic, run in self.snapshot.topics_of(journal))
+            yield from ((topic, r, state.topic(topic.revision)) for topic, r in self.snapshot.topics_of(journal))
 
     def free_below(self) -> int:
         """Return the lowest epoch that a journal may still take or a pin keeps: reconciling releases nothing from there
@@ -116,8 +116,8 @@ class Journals:
         reading = self.readings[topic.journal_of(partition)]
         if reading.state is None:
             raise CorruptObjectError(reading.error)
-        run = JournalRun(reading.journal, partition, 1)
-        return summary_of(reading.journal, [(topic, run)], reading.state, Place()).lowest[0]
+        partitions = PartitionRange(reading.journal, partition, 1)
+        return summary_of(reading.journal, [(topic, partitions)], reading.state, Place()).lowest[0]
 
     def extent_of(self, holder: Holder) -> Extent | None:
         """Return the extent that holds a partition, in the object that the holder names."""
@@ -128,7 +128,7 @@ class Journals:
 
     def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:
         """Return the journals that refer to the L0 object `key`, the existing topics, and the extents."""
-        return [(run.journal, topic, o) for topic, run, state in self.topics() for o in state.objects if o.key == key]
+        return [(r.journal, topic, o) for topic, r, state in self.topics() for o in state.objects if o.key == key]
 
     def partitions_at(self, gc_epoch: int) -> int:
         """Return how many partitions have this M(p)."""
@@ -256,19 +256,19 @@ def unclosed_text(topic: Topic, journal: int) -> str:
 
 def misplacement(journal: int, topic: Topic, state: TopicState) -> str:
     """Return why the topic, or some of its partitions, does not belong in the journal; empty if all do."""
-    run = topic.run_in(journal)
-    if run is None:
+    placed = topic.range_in(journal)
+    if placed is None:
         first_journals = ", ".join(str(j) for j in topic.journals[:5]) + (
             " and others" if len(topic.journals) > 5 else ""
         )
         noun = "journal" if len(topic.journals) == 1 else "journals"
         return f"holds topic {topic.name!r}, which the controller has placed in {noun} {first_journals}"
     numbers = state.partitions
-    if len(numbers) and (numbers[0] < run.first or numbers[-1] >= run.first + run.count):
-        outside = numbers[0] if numbers[0] < run.first else numbers[-1]
+    if len(numbers) and (numbers[0] < placed.first or numbers[-1] >= placed.end):
+        outside = numbers[0] if numbers[0] < placed.first else numbers[-1]
         return (
-            f"holds partition {outside} of topic {topic.name!r}, and the controller has placed partitions {run.first} to "
-            f"{run.first + run.count - 1} there"
+            f"holds partition {outside} of topic {topic.name!r}, and the controller has placed partitions {placed.first} to "
+            f"{placed.end - 1} there"
         )
     return ""
 

@@ -138,7 +138,7 @@ def read_overview(
         o.held_back_by = _holders_in_scan(o.scan, o.watermark)
     else:
         o.logs = read_journals(cluster, state, o.watermark, ends_of(published))
-        _judge_journals(cluster, o, published)
+        _check_journals(cluster, o, published)
     o.pins, o.tables = _pins(o), [_table(o, table) for _, table in sorted(o.logs.snapshot.tables.items())]
     o.records, o.unreconciled_records, o.lost_records, o.holes, o.misfits = o.logs.records()
     o.idle = published is not None and _is_idle(cluster.store, o, published)
@@ -349,7 +349,7 @@ def read_journals(
     return Journals(snapshot, cluster.parallel.map(read, tasks_of(snapshot, published, noted=noted)), published)
 
 
-def _judge_journals(cluster: ClusterHandles, o: Overview, published: PublishedWatermark | None) -> None:
+def _check_journals(cluster: ClusterHandles, o: Overview, published: PublishedWatermark | None) -> None:
     """Complete the overview from what the journals hold."""
     logs, m = o.logs, o.logs.watermark
     o.computable_watermark = m.watermark

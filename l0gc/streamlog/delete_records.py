@@ -16,7 +16,7 @@ import numpy as np
 
 from l0gc.errors import L0gcError, OffsetOutOfRangeError, UsageError
 from l0gc.streamlog.cluster import ClusterHandles
-from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.controller.state import PartitionRange, Topic
 from l0gc.streamlog.journal.rows import Rows, indices_in
 from l0gc.streamlog.journal.topic import TopicState
 from l0gc.streamlog.level_one.expire import ExpireResult, run_expiry
@@ -59,8 +59,10 @@ def delete_records(
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
     target = state.topic(topic)
-    runs = target.runs() if partition is None else [JournalRun(target.journal_of(partition), partition, 1)]
-    views = cluster.parallel.map(lambda r: TopicView(cluster, cluster.journal(r.journal), target, r), runs)
+    ranges = target.partition_ranges()
+    if partition is not None:
+        ranges = [PartitionRange(target.journal_of(partition), partition, 1)]
+    views = cluster.parallel.map(lambda r: TopicView(cluster, cluster.journal(r.journal), target, r), ranges)
     partitions, ends = (np.concatenate(c) for c in zip(*((v.partitions, v.next) for v in views), strict=True))
     unreadable: dict[int, L0gcError] = {}
     if before_offset is not None:

@@ -20,7 +20,7 @@ from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Topic
 from l0gc.streamlog.ingest.headers_and_times import Record
 from l0gc.streamlog.level_one.parquet import WHOLE_RECORD
-from l0gc.streamlog.reader import as_records, run_readers
+from l0gc.streamlog.reader import as_records, journal_readers
 
 LONGEST_WAIT: Final = 8
 """While nothing lands, each wait is twice as long as the one before, up to this many intervals."""
@@ -72,7 +72,7 @@ class Follower(Iterator[Record]):
     def _follow(self) -> Iterator[Record]:
         options, wait_s = self._options, self._interval_s
         while not self._stop.is_set():
-            readers, records = run_readers(self._cluster, self._topic, options), 0
+            readers, records = journal_readers(self._cluster, self._topic, options), 0
             for reader in readers:
                 self.positions |= zip(reader.partitions.tolist(), reader.starts.tolist(), strict=True)
             for reader in readers:

@@ -26,7 +26,7 @@ from l0gc.errors import CorruptObjectError, NotFoundError, OffsetOutOfRangeError
 from l0gc.operations import LENGTH_BYTES, Read
 from l0gc.storage.parallel import CLOSED
 from l0gc.streamlog.cluster import ClusterHandles
-from l0gc.streamlog.controller.state import JournalRun, Pin, Topic
+from l0gc.streamlog.controller.state import PartitionRange, Pin, Topic
 from l0gc.streamlog.ingest.headers_and_times import Record, headers_list, times_list
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, indices_in
@@ -203,16 +203,18 @@ def read_pieces(
         PartitionClosedError: the topic was deleted.
         RecordsLostError: records were given up; those before them in their partition were yielded.
     """
-    for reader in run_readers(cluster, topic, options, pin):
+    for reader in journal_readers(cluster, topic, options, pin):
         yield from reader.read(names)
 
 
 def count_records(cluster: ClusterHandles, topic: Topic, options: Read = _ALL) -> int:
     """Return how many records `read_pieces` would read now, without reading them. Raises as it does."""
-    return sum(reader.records for reader in run_readers(cluster, topic, options))
+    return sum(reader.records for reader in journal_readers(cluster, topic, options))
 
 
-def run_readers(cluster: ClusterHandles, topic: Topic, options: Read, pin: Pin | None = None) -> list[RunReader]:
+def journal_readers(
+    cluster: ClusterHandles, topic: Topic, options: Read, pin: Pin | None = None
+) -> list[JournalReader]:
     """Look at each journal of a topic once, and return what reads the requested partitions that it keeps.
 
     Raises as `read_pieces`.
@@ -223,22 +225,23 @@ def run_readers(cluster: ClusterHandles, topic: Topic, options: Read, pin: Pin |
             "so earlier offsets mean other records; begin at its first record, with the new id"
         )
 
-    def caught_up(run: JournalRun) -> JournalHandle:
-        number = run.journal
+    def caught_up(partition_range: PartitionRange) -> JournalHandle:
+        number = partition_range.journal
         journal = cluster.journal(number) if pin is None else cluster.journal_as_of(number, pin.end(number))
         journal.catch_up()
         return journal
 
-    runs = [run for run in topic.runs() if options.partition is None or 0 <= options.partition - run.first < run.count]
-    journals = cluster.parallel.map(caught_up, runs)
-    return [RunReader(cluster, topic, run, journal, options) for run, journal in zip(runs, journals, strict=True)]
+    partition, ranges = options.partition, topic.partition_ranges()
+    ranges = [r for r in ranges if partition is None or r.first <= partition < r.end]
+    journals = cluster.parallel.map(caught_up, ranges)
+    return [JournalReader(cluster, topic, r, journal, options) for r, journal in zip(ranges, journals, strict=True)]
 
 
 def _at_time(view: TopicView, partitions: Rows, time_ms: int, *, is_end: bool) -> Rows:
     """Return, for each of some partitions, the first record of this time or later."""
-    times = np.full(view.run.count, NEVER)
-    times[partitions - view.run.first] = time_ms
-    offsets: Rows = view.at_time(times, after_hole=is_end)[partitions - view.run.first]
+    times = np.full(view.range.count, NEVER)
+    times[partitions - view.range.first] = time_ms
+    offsets: Rows = view.at_time(times, after_hole=is_end)[partitions - view.range.first]
     return offsets
 
 
@@ -249,7 +252,7 @@ def _given_starts(options: Read, partitions: Rows) -> Rows:
     return np.full(len(partitions), -1 if options.start is None else options.start, np.int64)
 
 
-class RunReader:
+class JournalReader:
     """Reads the requested partitions of a topic that one journal keeps, up to their present ends.
 
     Attributes:
@@ -258,17 +261,22 @@ class RunReader:
     """
 
     def __init__(
-        self, cluster: ClusterHandles, topic: Topic, run: JournalRun, journal: JournalHandle, options: Read
+        self,
+        cluster: ClusterHandles,
+        topic: Topic,
+        partition_range: PartitionRange,
+        journal: JournalHandle,
+        options: Read,
     ) -> None:
         self._without_holes = "" if options.skip_holes else "--skip-holes"
         self._cluster, self._topic, self._journal = cluster, topic, journal
         copy = topic_copy(self._journal, topic)
-        chosen = np.arange(run.first, run.first + run.count)
+        chosen = np.arange(partition_range.first, partition_range.end)
         chosen = chosen[(chosen == options.partition) | (options.partition is None)]
 
         def at_time(time_ms: int, *, is_end: bool) -> Rows:
             ask = partial(_at_time, partitions=chosen, time_ms=time_ms, is_end=is_end)
-            return look(cluster, journal, topic, run, ask)
+            return look(cluster, journal, topic, partition_range, ask)
 
         log_starts, given = copy.values(copy.log_start, chosen, 0), _given_starts(options, chosen)
         starts = np.where(given < 0, log_starts, given)

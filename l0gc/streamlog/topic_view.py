@@ -16,7 +16,7 @@ import numpy as np
 from l0gc import columns
 from l0gc.errors import UNREADABLE, CorruptObjectError, L0gcError, ObjectNotFoundError, PartitionClosedError
 from l0gc.streamlog.cluster import ClusterHandles
-from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.controller.state import PartitionRange, Topic
 from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import Rows, distinct, distinct_at, indices_in, is_hole
@@ -89,19 +89,21 @@ class TopicView:
     """One journal's view of a topic.
 
     Attributes:
-        next, log_start, reconciled: a row for each partition of the run.
+        next, log_start, reconciled: a row for each partition of the range.
         end: the last entry of the journal that it shows, or an earlier one.
 
     Raises:
         PartitionClosedError: the topic was deleted.
     """
 
-    def __init__(self, cluster: ClusterHandles, handle: JournalHandle, topic: Topic, run: JournalRun) -> None:
-        self._cluster, self.topic, self.run = cluster, topic, run
+    def __init__(
+        self, cluster: ClusterHandles, handle: JournalHandle, topic: Topic, partition_range: PartitionRange
+    ) -> None:
+        self._cluster, self.topic, self.range = cluster, topic, partition_range
         handle.catch_up()
         self.end = handle.replica.end
         self._known = state = topic_copy(handle, topic)
-        self.partitions = np.arange(run.first, run.first + run.count)
+        self.partitions = np.arange(partition_range.first, partition_range.end)
         self.next = state.values(state.next_offsets, self.partitions, 0)
         self.log_start = state.values(state.log_start, self.partitions, 0)
         self.reconciled = state.values(state.reconciled, self.partitions, -1)
@@ -109,8 +111,8 @@ class TopicView:
     def listed(self) -> Rows:
         """Return the partitions' lists of L1, as rows of `L1_ROW` by partition and offset; see `TopicState.all_rows`."""
         rows = self._known.all_rows()
-        from_first: Rows = rows[np.searchsorted(rows["partition"], self.run.first) :]
-        return from_first[: np.searchsorted(from_first["partition"], self.run.first + self.run.count)]
+        from_first: Rows = rows[np.searchsorted(rows["partition"], self.range.first) :]
+        return from_first[: np.searchsorted(from_first["partition"], self.range.end)]
 
     def is_shared(self, rows: Rows) -> Rows:
         """Return which of these rows are of shared objects."""
@@ -118,7 +120,7 @@ class TopicView:
         return np.fromiter((bytes(name) in names for name in rows["name"]) if names else [False] * len(rows), bool)
 
     def l0_bytes(self, starts: Rows, ends: Rows) -> Rows:
-        """Return about how many bytes of L0 these ranges take; there is one for each partition of the run."""
+        """Return about how many bytes of L0 these ranges take; there is one for each partition of the view."""
         return l0_bytes(self._known, self.partitions, starts, ends)
 
     def at_time(
@@ -134,12 +136,12 @@ class TopicView:
             unreadable: gets the partitions of which an object of L1 cannot be read, for which the answer is where they
                 begin. Without it, that is raised.
         """
-        offsets, times = self.next.copy(), np.broadcast_to(timestamp_ms, self.run.count)
+        offsets, times = self.next.copy(), np.broadcast_to(timestamp_ms, self.range.count)
         for o in reversed(self._known.objects):  # the log's time never goes back, so the oldest of them comes last
             if o.time_ms < times.min():
                 break
-            at = o.extents["partition"] - self.run.first
-            inside = (at >= 0) & (at < self.run.count)
+            at = o.extents["partition"] - self.range.first
+            inside = (at >= 0) & (at < self.range.count)
             inside[inside] = times[at[inside]] <= o.time_ms
             offsets[at[inside]] = o.extents["base"][inside]
 
@@ -154,14 +156,14 @@ class TopicView:
 
         The result is `NEVER` without a record. Raises as `at_time`.
         """
-        times = np.full(self.run.count, NEVER)
+        times = np.full(self.range.count, NEVER)
         for o in reversed(self._known.objects):
-            at = o.extents["partition"] - self.run.first
-            inside = (at >= 0) & (at < self.run.count)
+            at = o.extents["partition"] - self.range.first
+            inside = (at >= 0) & (at < self.range.count)
             inside[inside] = (o.extents["base"] + o.extents["records"])[inside] > offsets[at[inside]]
             times[at[inside]] = o.time_ms
 
-        lifted, since = (self.reconciled >= offsets) & (offsets < self.next), np.full(self.run.count, -NEVER)
+        lifted, since = (self.reconciled >= offsets) & (offsets < self.next), np.full(self.range.count, -NEVER)
         for n, (_, time_ms) in self._first_in_l1(lifted, offsets, since, "skip").items():
             times[n] = min(times[n], time_ms)  # records in L1 are older, unless they are a hole
         return times
@@ -174,14 +176,14 @@ class TopicView:
         holes: _AtHole,
         unreadable: dict[int, L0gcError] | None = None,
     ) -> dict[int, tuple[int, int]]:
-        """Return for each searched partition, by its index in the run, the first record in L1 from its start on that is not
+        """Return for each searched partition, by its index in the view, the first record in L1 from its start on that is not
         older than its time, and the record's own time. A shared object is read once for all of its partitions.
 
         Args:
             holes: what stands for a hole with such a record: its beginning, or its end if it has older records, too.
         """
         rows = self.listed()
-        at = rows["partition"] - self.run.first
+        at = rows["partition"] - self.range.first
         may = is_searched[at] & (rows["last"] >= starts[at]) & (rows["max_timestamp"] >= times[at])
         may &= ~is_hole(rows) | (holes != "skip")
         rows = rows[may][distinct_at(at[may])[1]]  # a record's time is never before that of the one before it
@@ -193,7 +195,7 @@ class TopicView:
             """Look through the times of consecutive records, given with the partition and the first one's offset."""
             try:
                 for partition, base, of_records in read():
-                    n = partition - self.run.first
+                    n = partition - self.range.first
                     late = np.flatnonzero((of_records >= times[n]) & (base + np.arange(len(of_records)) >= starts[n]))
                     if n not in firsts and len(late):
                         firsts[n] = base + int(late[0]), int(of_records[late[0]])
@@ -202,11 +204,11 @@ class TopicView:
                     raise
                 for partition in mine["partition"].tolist():
                     unreadable[partition] = e
-                    firsts[partition - self.run.first] = int(starts[partition - self.run.first]), NEVER
+                    firsts[partition - self.range.first] = int(starts[partition - self.range.first]), NEVER
 
-        objects, looks = self._known.shared_objects(self.topic.name, self.run.journal), []
+        objects, looks = self._known.shared_objects(self.topic.name, self.range.journal), []
         for row in rows[of_rows < 0]:
-            n = int(row["partition"]) - self.run.first
+            n = int(row["partition"]) - self.range.first
             looks.append((row.reshape(1), partial(self._times_of_file, row, int(starts[n]), int(times[n]), holes)))
         for number in distinct(of_rows[of_rows >= 0]).tolist():
             mine = rows[of_rows == number]
@@ -240,11 +242,12 @@ def look(
     cluster: ClusterHandles,
     handle: JournalHandle,
     topic: Topic,
-    run: JournalRun,
+    partition_range: PartitionRange,
     ask: Callable[[TopicView], Found],
     seen: TopicView | None = None,
 ) -> Found:
-    """Return the answer of `ask` about a view of a run. If something that the journal named was replaced, ask another view.
+    """Return the answer of `ask` about a view of a topic's partitions in one journal. If something that the journal named
+    was replaced, ask another view.
 
     Args:
         seen: an earlier view, which is asked first.
@@ -256,7 +259,7 @@ def look(
     gone: ObjectNotFoundError | None = None
     for _ in range(_LOOKS):
         try:
-            return ask(seen or TopicView(cluster, handle, topic, run))
+            return ask(seen or TopicView(cluster, handle, topic, partition_range))
         except ObjectNotFoundError as e:
             gone, seen = e, None
     raise CorruptObjectError(f"{gone}, though a journal needs it; restore that object from a version") from gone

@@ -17,7 +17,7 @@ from l0gc.formatting import Outcome
 from l0gc.operations import PARTITIONS_SHOWN, Read
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.decisions import RetentionSettings
-from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
+from l0gc.streamlog.controller.state import ControllerState, PartitionRange, Topic
 from l0gc.streamlog.controller.value_schema import ValueColumn, changes, evolved, fields_json, loses
 from l0gc.streamlog.housekeep import LogFailure
 from l0gc.streamlog.values.infer import LeftOut, inferred
@@ -193,7 +193,7 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
             not null in them.
         offsets: The first partitions, or the requested one: `partition`, `journal`, `log_start_offset`,
             `last_reconciled_offset` (-1 for none), `next_offset`, `l1_objects` (it may share them) and `l1_bytes`.
-        runs: Runs of consecutive partitions: the `journal`, the `first` partition and their `count`.
+        partition_ranges: Ranges of consecutive partitions: the `journal`, the `first` partition and their `count`.
     """
 
     name: str
@@ -216,7 +216,7 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     outdated_bytes: int
     misfits: int
     offsets: list[PartitionOffsets]
-    runs: list[JournalRun]
+    partition_ranges: list[PartitionRange]
     value_schema: dict[str, Any] | None
 
 
@@ -241,19 +241,20 @@ def describe_topic(
     from l0gc.streamlog.journal.topic import TopicTotals
     from l0gc.streamlog.level_one.merge_plan import outdated_rows
 
-    def look(run: JournalRun) -> tuple[TopicTotals, list[PartitionOffsets], tuple[int, int]]:
-        handle = cluster.journal(run.journal)
+    def look(partition_range: PartitionRange) -> tuple[TopicTotals, list[PartitionOffsets], tuple[int, int]]:
+        handle = cluster.journal(partition_range.journal)
         with handle.replica.lock:
             topic_state = handle.catch_up().topic(topic.revision)
-            in_run = [p for p in shown if run.first <= p < run.first + run.count]
+            kept_here = [p for p in shown if partition_range.first <= p < partition_range.end]
             rows = topic_state.all_rows()
             old = outdated_rows(topic_state.l1, topic.schema_epoch)
             if topic.value_schema is not None:
                 old = np.concatenate([old, *(o.listed() for o in topic_state.shared)])
             left = int((old["last"] + 1 - old["base"]).sum()), int(old["bytes"].sum())
-            return topic_state.totals(), [_offsets(topic_state, rows, run.journal, p) for p in in_run], left
+            offsets = [_offsets(topic_state, rows, partition_range.journal, p) for p in kept_here]
+            return topic_state.totals(), offsets, left
 
-    looks = cluster.parallel.map(look, topic.runs())
+    looks = cluster.parallel.map(look, topic.partition_ranges())
     sums = (sum(column) for column in zip(*(msgspec.structs.astuple(totals) for totals, _, _ in looks), strict=True))
     settings = msgspec.structs.asdict(topic)
     del settings["schema_epoch"]
@@ -267,7 +268,7 @@ def describe_topic(
         outdated_records=sum(records for _, _, (records, _) in looks),
         outdated_bytes=sum(size for _, _, (_, size) in looks),
         offsets=[o for _, offsets, _ in looks for o in offsets],
-        runs=topic.runs(),
+        partition_ranges=topic.partition_ranges(),
     )
 
 

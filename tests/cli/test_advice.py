@@ -1,4 +1,4 @@
-"""Every text that l0gc prints is collected from the code, and judged: what it advises exists here, and harms nothing.
+"""Every text that l0gc prints is collected from the code, and checked: what it advises exists here, and harms nothing.
 
 A text is a string of the package that is neither a docstring nor a key. A command that it names has to exist with these
 options, a page of the documents has to be in the wheel, and no text asks a person to delete an object.

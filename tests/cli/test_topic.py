@@ -52,7 +52,10 @@ def test_a_topic_is_described_with_its_journals(cluster: StoreConfig) -> None:
     assert described == {
         **topic,
         "value_schema": None,
-        "runs": [{"journal": 0, "first": 0, "count": 50_000}, {"journal": 1, "first": 50_000, "count": 50_000}],
+        "partition_ranges": [
+            {"journal": 0, "first": 0, "count": 50_000},
+            {"journal": 1, "first": 50_000, "count": 50_000},
+        ],
         "effective_retention_ms": -1,
         "effective_retention_bytes": -1,
         "records": 0,

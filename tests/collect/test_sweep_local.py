@@ -188,7 +188,7 @@ def test_a_watermark_that_rises_during_the_run_waits_for_the_next_one() -> None:
 
 
 @pytest.mark.parametrize("local_ms", [0, 10**13])
-def test_age_is_judged_by_the_stores_clock(local_ms: int) -> None:
+def test_age_is_measured_by_the_stores_clock(local_ms: int) -> None:
     """Hazard 16: a local clock that is wrong by centuries neither hurries nor hinders."""
     cluster = a_cluster()
     store = store_of(cluster)

@@ -140,9 +140,9 @@ def _closed(view: View, topic: str) -> None:
     gone = [d for d in view.cluster.controller.snapshot().deleted if d.topic.name == topic]
     _want(bool(gone), f"the controller does not know that {topic} was deleted")
     for d in gone:
-        for run in d.topic.runs():
-            closed = view.cluster.journal(run.journal).catch_up().closed(d.topic.revision)
-            _want(closed, f"{topic} is open in journal {run.journal}")
+        for partition_range in d.topic.partition_ranges():
+            closed = view.cluster.journal(partition_range.journal).catch_up().closed(d.topic.revision)
+            _want(closed, f"{topic} is open in journal {partition_range.journal}")
 
 
 def _kept_house(view: View, scene: Scene) -> None:

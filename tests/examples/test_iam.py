@@ -1,6 +1,6 @@
 """The policies in examples/iam match the table of docs/work/operate-permissions.md, and suffice exactly for each role.
 
-moto checks actions and resources. What it does otherwise than AWS documents is put right here: S3 judges a DeleteObjects
+moto checks actions and resources. What it does otherwise than AWS documents is put right here: S3 checks a DeleteObjects
 request by each of its keys, moto by the bucket; HeadBucket asks for `s3:ListBucket`, in moto for an action that AWS does not
 have. moto's check of signatures is off, since it refuses `%7E` in a URL, which S3 takes for the `~` that it is; the access
 key identifies the role.
@@ -163,7 +163,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
             )
     monkeypatch.setitem(ACTION_MAP["BUCKET"]["HEAD"], "DEFAULT", "ListBucket")
     monkeypatch.setattr(S3IAMRequest, "check_signature", lambda self: None)
-    _judge_each_key(monkeypatch)
+    _check_each_key(monkeypatch)
     _note_what_is_used(monkeypatch, account)
     monkeypatch.setattr(moto_settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)  # from here on, everything is checked
     try:
@@ -173,7 +173,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
         server.stop()
 
 
-def _judge_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
+def _check_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
     asking: ContextVar[Any] = ContextVar("asking", default=None)
     of_bucket, delete_keys = FakeBucket.get_permission, S3Response._bucket_response_delete_keys
 
@@ -184,7 +184,7 @@ def _judge_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
         finally:
             asking.reset(before)
 
-    def judged(self: Any, action: str, resource: str) -> Any:
+    def checked(self: Any, action: str, resource: str) -> Any:
         if asking.get() is not None:
             bucket, _, key = resource.removeprefix("arn:aws:s3:::").partition("/")
             try:
@@ -194,7 +194,7 @@ def _judge_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
         return of_bucket(self, action, resource)
 
     monkeypatch.setattr(S3Response, "_bucket_response_delete_keys", each)
-    monkeypatch.setattr(FakeBucket, "get_permission", judged)
+    monkeypatch.setattr(FakeBucket, "get_permission", checked)
 
 
 def _note_what_is_used(monkeypatch: pytest.MonkeyPatch, account: Account) -> None:

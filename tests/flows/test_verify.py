@@ -117,8 +117,9 @@ def publish_m(cluster: ClusterHandles, watermark: int | None = None, epoch: int 
     if watermark is None:
         watermark = state.epoch
         for topic in state.topics.values():
-            for run in topic.runs():
-                (low,) = cluster.journal(run.journal).catch_up().lowest(topic.revision, run.first, run.count, 1)
+            for partition_range in topic.partition_ranges():
+                journal_state = cluster.journal(partition_range.journal).catch_up()
+                (low,) = journal_state.lowest(topic.revision, partition_range.first, partition_range.count, 1)
                 watermark = min(watermark, low.gc_epoch)
     new = PublishedWatermark(state.cluster_id, watermark, max(watermark, state.epoch, epoch), 0)
     publish(cluster.store, cluster.runtime, new)
@@ -418,7 +419,7 @@ TOGETHER: list[tuple[list[str], list[str], Sequence[str]]] = [
     ),
     (
         ["a log entry cannot be read", "an L0 object is gone", "an L1 object is nobody's", "M is above live objects"],
-        # Of a journal that cannot be read nothing else is known, so nothing of it is judged.
+        # Of a journal that cannot be read nothing else is known, so nothing of it is checked.
         ["l0_missing", "l1_orphan", "live_below_watermark"],
         ["--min-age", "0s"],
     ),

@@ -112,10 +112,10 @@ def random_cluster(cluster: ClusterHandles, rng: random.Random) -> None:
 
 def land(cluster: ClusterHandles, topic: Topic, rng: random.Random) -> None:
     """An object of some partitions that one journal keeps."""
-    run = rng.choice(topic.runs())
-    some = rng.sample(range(run.first, run.first + run.count), rng.randint(1, run.count))
+    partition_range = rng.choice(topic.partition_ranges())
+    some = rng.sample(range(partition_range.first, partition_range.end), rng.randint(1, partition_range.count))
     o = of_topic(topic, cluster.controller.snapshot().epoch, dict.fromkeys(some, 2))
-    assert cluster.journal(run.journal).append([o]).error is None
+    assert cluster.journal(partition_range.journal).append([o]).error is None
 
 
 @pytest.mark.slow
@@ -193,16 +193,16 @@ def test_many_partitions_and_many_journals_are_summed_up_where_they_are_read(
     one_spark: SparkSession, cluster: ClusterHandles, store: S3Store
 ) -> None:
     topic, _ = cluster.controller.create_topic("wide", 100_000, 12)
-    run = topic.runs()[3]
+    partition_range = topic.partition_ranges()[3]
     at = cluster.controller.advance()
-    cluster.journal(run.journal).append([of_topic(topic, at, {run.first + 7: 3})])
+    cluster.journal(partition_range.journal).append([of_topic(topic, at, {partition_range.first + 7: 3})])
     for _ in range(2):
         epoch = cluster.controller.advance()
         for j in topic.journals:
             cluster.journal(j).advance(epoch)
     result = run_pipeline(cluster, JournalSource(cluster, SparkWorkers(one_spark, ClusterAddress(store.config))))
     assert (result.watermark, result.partitions) == (at - 1, 100_000)
-    assert [(h.name, h.unreconciled_records) for h in result.held_back_by] == [(f"wide/{run.first + 7}", 3)]
+    assert [(h.name, h.unreconciled_records) for h in result.held_back_by] == [(f"wide/{partition_range.first + 7}", 3)]
 
 
 def test_a_damaged_journal_is_named_by_the_executors_and_holds_m(

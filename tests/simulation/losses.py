@@ -55,10 +55,10 @@ class Held(NamedTuple):
 def held(world: World) -> Iterator[Held]:
     """All of them, as the journals have them."""
     for topic in sorted(world.watch.controller.topics.values(), key=lambda t: t.name):
-        for run in topic.runs():
-            known = world.watch.shadow(run.journal).state.topic(topic.revision)
+        for partition_range in topic.partition_ranges():
+            known = world.watch.shadow(partition_range.journal).state.topic(topic.revision)
             if known.topic_id == topic.topic_id:
-                for p in range(run.first, run.first + run.count):
+                for p in range(partition_range.first, partition_range.end):
                     start = known.view(p).log_start_offset
                     yield from (Held(topic, e, max(start, e.base_offset)) for e in known.extents(p))
 

@@ -1,4 +1,4 @@
-"""What the readers of simulated runs judge: see README.md in this folder."""
+"""What the readers of simulated runs check: see README.md in this folder."""
 
 from __future__ import annotations
 

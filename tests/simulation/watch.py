@@ -323,11 +323,11 @@ class Watch:
             heard_of = any(topic.revision in self.shadow(j).topics for j in topic.journals)
             if topic.name not in self.controller.topics and not heard_of:
                 continue  # only the newest log knows it, and nothing has landed there: nobody could know
-            for run in topic.runs():
-                if m == self.watermark and run.journal in self.went_back:
+            for partition_range in topic.partition_ranges():
+                if m == self.watermark and partition_range.journal in self.went_back:
                     continue  # it may need what is below M, which stays: while it cannot be read, or once it is accepted
-                for p in range(run.first, run.first + run.count):
-                    needs = self.shadow(run.journal).needs(topic.revision, p)
+                for p in range(partition_range.first, partition_range.end):
+                    needs = self.shadow(partition_range.journal).needs(topic.revision, p)
                     if m >= needs:
                         self._fail(
                             f"M = {m} was published, though {topic.name}/{p} (revision {topic.revision}) may still need "

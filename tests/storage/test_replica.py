@@ -186,7 +186,7 @@ def test_an_unknown_append_that_landed_appears_at_the_next_read(store: MemorySto
 
 @pytest.mark.parametrize("entry", [3, 2**64, "\udc80", object()])
 def test_what_a_reader_would_refuse_is_not_appended(store: MemoryStore, entry: object) -> None:
-    """Hazard 31: an entry is judged as it will be read, whoever built it."""
+    """Hazard 31: an entry is checked as it will be read, whoever built it."""
     a = a_replica(store)
     propose(a, "a0")
     before = dict(store.objects)

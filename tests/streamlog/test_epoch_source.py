@@ -140,13 +140,13 @@ def test_a_topic_over_several_journals_is_counted_once() -> None:
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("t", 10, 3)
     slide(cluster, topic)
-    (run,) = [r for r in topic.runs() if r.journal == topic.journals[1]]
+    (partition_range,) = [r for r in topic.partition_ranges() if r.journal == topic.journals[1]]
     at = tick(cluster)
-    land(cluster, topic, {run.first: 1})
+    land(cluster, topic, {partition_range.first: 1})
     newest = slide(cluster, topic)
     result = m_of(cluster)
     assert (result.watermark, result.partitions, result.cluster_epoch) == (at - 1, 10, newest)
-    assert [h.partition for h in result.held_back_by] == [run.first]
+    assert [h.partition for h in result.held_back_by] == [partition_range.first]
 
 
 # -- journals that cannot be read -----------------------------------------------------------------------------------------
@@ -321,7 +321,7 @@ def test_a_summary_does_not_grow_with_the_partitions() -> None:
     topic, _ = cluster.controller.create_topic("t", 100_000)
     land(cluster, topic, dict.fromkeys(range(0, 100000, 7), 1))
     slide(cluster, topic)
-    task = JournalTask(topic.journals[0], [(topic, topic.runs()[0])], -1)
+    task = JournalTask(topic.journals[0], [(topic, topic.partition_ranges()[0])], -1)
     reading = read_journal(cluster.store, msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=JournalTask))
     assert sum(reading[0].gc_epochs.values()) == 100_000
     assert len(reading[0].lowest) == HELD_BACK_SHOWN

@@ -69,10 +69,10 @@ def windows(cluster: ClusterHandles) -> list[EpochWindow]:
 
 def m(cluster: ClusterHandles) -> int:
     """The lowest M(p) of all partitions."""
-    runs = events(cluster).runs()
+    ranges = events(cluster).partition_ranges()
     return min(
         cluster.journal(r.journal).catch_up().lowest(events(cluster).revision, r.first, r.count, 1)[0].gc_epoch
-        for r in runs
+        for r in ranges
     )
 
 

@@ -285,7 +285,7 @@ def test_a_pin_ends_by_log_time(cluster: ClusterHandles) -> None:
 
 
 def test_a_date_that_jumps_ends_no_pin() -> None:
-    """Hazard 36: a pin whose end was judged by a wrong clock."""
+    """Hazard 36: a pin whose end was decided by a wrong clock."""
     store = MisdatedStore(DAY_MS)
     cluster = memory_cluster(store)
     cluster.controller.create_topic("events", 1, 1)

@@ -28,7 +28,7 @@ def send(
     """Two records for the partition that the journal has."""
     topic = cluster.controller.snapshot().topic("events")
     producer = ProducerBatch(run.producer_id, run.epoch, run.run, sequence, [span] if span else [])
-    o = of_topic(topic, cluster.controller.epoch(), {topic.runs()[journal].first: 2}, producer=producer)
+    o = of_topic(topic, cluster.controller.epoch(), {topic.partition_ranges()[journal].first: 2}, producer=producer)
     handle = cluster.journal(journal)
     handle.catch_up()
     appended = handle.append([o])

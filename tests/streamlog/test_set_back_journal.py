@@ -163,7 +163,7 @@ def test_m_stays_while_a_journal_that_was_set_back_cannot_be_read(place: Place) 
 @pytest.mark.parametrize(
     "name", ["reconcile", "merge", "expire", "housekeep", "vacuum", "upload", "sweep", "topic delete"]
 )
-def test_an_unjudged_journal_is_left_out_though_readable_later(place: Place, name: str) -> None:
+def test_an_unchecked_journal_is_left_out_though_readable_later(place: Place, name: str) -> None:
     """The first read of the journal fails; all others find the older log."""
     place.process().controller.alter_topic(TOPIC, RetentionSettings(1, 1))
     place.upload("unlifted")

@@ -10,7 +10,7 @@ from typing import cast
 
 import numpy as np
 
-from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.controller.state import PartitionRange, Topic
 from l0gc.streamlog.ingest.extents import PackedObject, Records, pack_records
 from l0gc.streamlog.ingest.headers_and_times import NO_TIME, Headers, headers_column
 from l0gc.streamlog.journal.rows import NUMBER
@@ -49,9 +49,9 @@ def pack(groups: Sequence[Sequence[Chunk]], revision: int = 3, topic_id: str = "
         else np.array(list(chain.from_iterable(map(_times, chunks)))),
         None if all(c.headers is None for c in chunks) else headers_column(chain.from_iterable(map(_headers, chunks))),
     )
-    runs = []
+    ranges = []
     for number, group in enumerate(groups):
         first, last = group[0].partition, group[-1].partition
-        runs.append(JournalRun(number, first, last - first + 1))
-    topic = SimpleNamespace(revision=revision, topic_id=topic_id, runs=lambda: runs)
+        ranges.append(PartitionRange(number, first, last - first + 1))
+    topic = SimpleNamespace(revision=revision, topic_id=topic_id, partition_ranges=lambda: ranges)
     return pack_records(cast(Topic, topic), records)

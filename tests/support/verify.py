@@ -55,8 +55,8 @@ def lift(cluster: ClusterHandles, name: str = "events", *, per_file: int = 1_000
     """Reconcile what the topic has, at most so many records into an L1 object."""
     topic = topic_of(cluster, name)
     epoch = cluster.controller.epoch()
-    for run in topic.runs():
-        handle = cluster.journal(run.journal)
+    for partition_range in topic.partition_ranges():
+        handle = cluster.journal(partition_range.journal)
         state = handle.catch_up().topics.get(topic.revision)
         if state is None:
             continue  # nothing has landed there yet

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from l0gc.epoch import NO_WATERMARK
 from l0gc.errors import ClusterMismatchError, EpochRegressionError
 from l0gc.storage.entry import Place
-from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.controller.state import PartitionRange, Topic
 from l0gc.streamlog.journal.entries import Advance, Barrier, Closed, ClosedTopic
 from l0gc.streamlog.journal.state import JournalState
-from l0gc.streamlog.journal.summary import TopicRun, summary_of
+from l0gc.streamlog.journal.summary import TopicPartitions, summary_of
 from l0gc.watermark.compute import check_cluster_id, check_epochs, compute, holders_of
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, REPORTED, UNREADABLE, Holder, UnitSummary
 from tests.support.journal import Journal, extents_of, gc_epoch_of, name_of
@@ -97,15 +97,15 @@ JOURNALS = 2
 
 @dataclass(frozen=True)
 class ATopic:
-    """A topic; `runs` has its first partition and their number for each journal that keeps some."""
+    """A topic; `ranges` has its first partition and their number for each journal that keeps some."""
 
     name: str
     revision: int
-    runs: dict[int, tuple[int, int]]
+    ranges: dict[int, tuple[int, int]]
 
-    def run(self, journal: int) -> TopicRun:
-        run = JournalRun(journal, *self.runs[journal])
-        return Topic(self.name, self.revision, run.first + run.count, (journal,), ""), run
+    def partitions_in(self, journal: int) -> TopicPartitions:
+        partition_range = PartitionRange(journal, *self.ranges[journal])
+        return Topic(self.name, self.revision, partition_range.end, (journal,), ""), partition_range
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Model:
         """The lowest epoch that some object of a living topic has, or may still be given."""
         lowest = self.epoch + 1  # what a topic of the future admits
         for topic in self.topics:
-            for j in topic.runs:
+            for j in topic.ranges:
                 state = self.journals[j].state
                 kept = state.topics.get(topic.revision)
                 lowest = min(lowest, max(topic.revision, state.previous_applied_epoch))
@@ -138,7 +138,7 @@ class Model:
     def step(self) -> None:
         rng = self.rng
         topic = rng.choice(self.topics) if self.topics else None
-        j = rng.choice(list(topic.runs)) if topic is not None else rng.randrange(JOURNALS)
+        j = rng.choice(list(topic.ranges)) if topic is not None else rng.randrange(JOURNALS)
         journal = self.journals[j]
         match rng.randrange(10):
             case 0:
@@ -148,7 +148,7 @@ class Model:
             case 2 if topic is not None and rng.random() < 0.3:
                 self.epoch += 1
                 self.topics.remove(topic)
-                for of in topic.runs if rng.random() < 0.7 else ():  # else the deleter crashed
+                for of in topic.ranges if rng.random() < 0.7 else ():  # else the deleter crashed
                     self.journals[of].apply(Closed([ClosedTopic(topic.revision)]))
             case 3 | 4 | 5 if topic is not None:
                 self.upload(topic, j)
@@ -166,11 +166,11 @@ class Model:
         self.epoch += 1
         first = self.rng.randrange(1, 4)
         both = {0: (0, first), 1: (first, self.rng.randrange(1, 4))}
-        runs = both if self.rng.random() < 0.4 else {self.rng.randrange(JOURNALS): (0, first)}
-        self.topics.append(ATopic(f"t{self.epoch}", self.epoch, runs))
+        ranges = both if self.rng.random() < 0.4 else {self.rng.randrange(JOURNALS): (0, first)}
+        self.topics.append(ATopic(f"t{self.epoch}", self.epoch, ranges))
 
     def upload(self, topic: ATopic, j: int) -> None:
-        state, (first, count) = self.journals[j].state, topic.runs[j]
+        state, (first, count) = self.journals[j].state, topic.ranges[j]
         lowest = max(state.previous_applied_epoch, topic.revision)
         if lowest > self.epoch:
             return
@@ -185,7 +185,7 @@ class Model:
     def reconcile(self, topic: ATopic, j: int) -> None:
         journal = self.journals[j]
         ends = {}
-        for p in range(topic.runs[j][0], sum(topic.runs[j])):
+        for p in range(topic.ranges[j][0], sum(topic.ranges[j])):
             extents = journal.state.topic(topic.revision).extents(p)
             if extents:
                 ends[p] = self.rng.choice(extents).last_offset
@@ -194,7 +194,10 @@ class Model:
             journal.reconcile(some, revision=topic.revision, epoch=self.epoch)
 
     def units(self, topics: list[ATopic], states: list[JournalState]) -> list[UnitSummary]:
-        return [summary_of(j, [t.run(j) for t in topics if j in t.runs], s, Place(0)) for j, s in enumerate(states)]
+        return [
+            summary_of(j, [t.partitions_in(j) for t in topics if j in t.ranges], s, Place(0))
+            for j, s in enumerate(states)
+        ]
 
     @property
     def states(self) -> list[JournalState]:
@@ -237,7 +240,7 @@ def test_a_journals_summary_is_that_of_all_its_partitions(rng: random.Random, st
         every = sorted(
             (gc_epoch_of(state, t.revision, p), t.name, p)
             for t in model.topics
-            for p in range(t.runs.get(j, (0, 0))[0], sum(t.runs.get(j, (0, 0))))
+            for p in range(t.ranges.get(j, (0, 0))[0], sum(t.ranges.get(j, (0, 0))))
         )
         assert sorted((e, n) for e, n in summary.gc_epochs.items()) == sorted(
             {e: sum(x == e for x, _, _ in every) for e, _, _ in every}.items()

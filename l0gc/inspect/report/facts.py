@@ -362,9 +362,9 @@ def by_topic(journals: Journals) -> list[TopicFacts]:
     """Return the topics with the most unreconciled records (pure)."""
     facts = []
     for topic in journals.snapshot.topics.values():
-        read = [(run, s) for run in topic.runs() if (s := journals.readings[run.journal].state) is not None]
+        read = [(r, s) for r in topic.partition_ranges() if (s := journals.readings[r.journal].state) is not None]
         totals = [s.topic(topic.revision).totals() for _, s in read]
-        low = [s.lowest(topic.revision, run.first, run.count, 1)[0].gc_epoch for run, s in read]
+        low = [s.lowest(topic.revision, r.first, r.count, 1)[0].gc_epoch for r, s in read]
         facts.append(
             TopicFacts(
                 topic.name,

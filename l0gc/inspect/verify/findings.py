@@ -189,7 +189,7 @@ class ReadCounts(msgspec.Struct):
 
 
 class ShadowProof(msgspec.Struct):
-    """The objects that shadow runs would have deleted, and what was read to judge them; `sentence` sums it up.
+    """The objects that shadow runs would have deleted, and what was read to check them; `sentence` sums it up.
 
     `runs` left records since `since_ms`, of `objects` and `bytes` in all. `until_ms` is when the journals were read; of the
     entries since the first of these runs `entries` were read, and `entries_gone` had been truncated. `log_lines` of access
@@ -208,10 +208,10 @@ class ShadowProof(msgspec.Struct):
     logs_until_ms: int = -1
     sentence: str = ""
 
-    def sum_up(self, judged: str) -> None:
+    def sum_up(self, result: str) -> None:
         """Write the sentence, which ends with whether anything was needed."""
         objects, since = f"{count(self.objects, 'object')} ({size(self.bytes)})", span(self.until_ms - self.since_ms)
-        self.sentence = f"{objects} would have gone in {since}, by {count(self.runs, 'shadow run')}; {judged}"
+        self.sentence = f"{objects} would have gone in {since}, by {count(self.runs, 'shadow run')}; {result}"
 
 
 class VerifyResult(msgspec.Struct, Outcome):
@@ -407,9 +407,9 @@ def check_journal(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[Susp
     for topic in snapshot.to_be_closed:
         if copy.journal in topic.journals and not copy.state.closed(topic.revision):
             suspects.append(suspect(Kind.TOPIC_UNCLOSED, unclosed_text(topic, copy.journal), topic))
-    for topic, run in snapshot.state.topics_of(copy.journal) if snapshot.watermark != NO_WATERMARK else ():
+    for topic, r in snapshot.state.topics_of(copy.journal) if snapshot.watermark != NO_WATERMARK else ():
         if topic.revision not in live_below and not copy.state.closed(topic.revision):
-            (low,) = copy.state.lowest(topic.revision, run.first, run.count, 1)
+            (low,) = copy.state.lowest(topic.revision, r.first, r.count, 1)
             if low.gc_epoch < snapshot.watermark:  # the published M, also where nothing of the topic is unreconciled
                 text = f"M = {snapshot.watermark} is published, and the journal allows {low.gc_epoch}"
                 suspects.append(suspect(Kind.WATERMARK_AHEAD, text, topic, low.partition))

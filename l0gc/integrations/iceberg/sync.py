@@ -353,10 +353,10 @@ def l1_rows(cluster: ClusterHandles, topic: Topic) -> tuple[Rows, dict[int, Plac
     never lacks records between others.
     """
     parts, ends = [NO_L1_ROWS], dict[int, Place]()
-    for run in topic.runs():
-        handle = cluster.journal(run.journal)
+    for partition_range in topic.partition_ranges():
+        handle = cluster.journal(partition_range.journal)
         handle.catch_up()
         with handle.replica.lock:
-            state, ends[run.journal] = topic_copy(handle, topic), handle.replica.end
+            state, ends[partition_range.journal] = topic_copy(handle, topic), handle.replica.end
         parts.append(state.l1_before_shared())
     return in_order(np.concatenate(parts)), ends

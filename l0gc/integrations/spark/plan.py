@@ -22,7 +22,7 @@ from pyspark.sql.datasource import InputPartition
 from l0gc.errors import OffsetOutOfRangeError, UsageError
 from l0gc.integrations.spark.options import EARLIEST, LATEST, Bound, ReadOptions
 from l0gc.streamlog.cluster import ClusterHandles
-from l0gc.streamlog.controller.state import ALL_TOPICS, JournalRun, Pin, Topic
+from l0gc.streamlog.controller.state import ALL_TOPICS, PartitionRange, Pin, Topic
 from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
 from l0gc.streamlog.topic_view import NEVER, Found, TopicView, look
@@ -68,7 +68,7 @@ class Ranges:
 
 @dataclass(slots=True)
 class Part:
-    """The ranges of one run of partitions, and their weight.
+    """Ranges of records of a topic's partitions in one journal, and their weight.
 
     Attributes:
         bytes: the stored bytes, by partition.
@@ -77,7 +77,7 @@ class Part:
     """
 
     topic: Topic
-    run: JournalRun
+    range: PartitionRange
     starts: Rows
     ends: Rows
     bytes: Rows
@@ -90,7 +90,7 @@ class Part:
 
 
 def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
-    """Return where reading begins or ends in the partitions of a run.
+    """Return where reading begins or ends in a view's partitions.
 
     Args:
         read: whether each of them is read.
@@ -100,22 +100,22 @@ def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
         ObjectNotFoundError: an object was replaced; look again.
     """
     positions = (view.log_start if bound.everywhere == EARLIEST else view.next).copy()
-    times = np.full(view.run.count, NEVER if bound.timestamp_ms is None else bound.timestamp_ms)
+    times = np.full(view.range.count, NEVER if bound.timestamp_ms is None else bound.timestamp_ms)
     for partition, time in (bound.timestamps or {}).get(view.topic.name, {}).items():
-        if 0 <= partition - view.run.first < view.run.count:
-            times[partition - view.run.first] = time
+        if 0 <= partition - view.range.first < view.range.count:
+            times[partition - view.range.first] = time
     times[~read] = NEVER
     if (times < NEVER).any():
         positions = np.where(times < NEVER, view.at_time(times, after_hole=bound.is_end), positions)
         for at in np.flatnonzero((times < NEVER) & (positions >= view.next)).tolist() if bound.must_match else ():
             raise OffsetOutOfRangeError(
                 f"option {bound.option} asks for records since {times[at]}, and partition "
-                f"{view.topic.name}/{view.run.first + at} has none: with option startingOffsetsByTimestampStrategy=latest "
+                f"{view.topic.name}/{view.range.first + at} has none: with option startingOffsetsByTimestampStrategy=latest "
                 "it begins with its next record"
             )
     for partition, offset in (bound.offsets or {}).get(view.topic.name, {}).items():
-        at = partition - view.run.first
-        if not 0 <= at < view.run.count:
+        at = partition - view.range.first
+        if not 0 <= at < view.range.count:
             continue
         if offset > view.next[at]:
             raise OffsetOutOfRangeError(
@@ -184,9 +184,13 @@ class Planner:
         return np.isin(partitions, partitions if assigned is None else sorted(assigned))
 
     def view(
-        self, ask: Callable[[TopicView], Found], topic: Topic, run: JournalRun, seen: TopicView | None = None
+        self,
+        ask: Callable[[TopicView], Found],
+        topic: Topic,
+        partition_range: PartitionRange,
+        seen: TopicView | None = None,
     ) -> Found:
-        return look(self._cluster, self._journal(run.journal), topic, run, ask, seen)
+        return look(self._cluster, self._journal(partition_range.journal), topic, partition_range, ask, seen)
 
     def batch(self) -> list[Part]:
         """Return the parts that a batch reads, one journal after another.
@@ -199,32 +203,35 @@ class Planner:
         o = self._options
 
         def plan(view: TopicView) -> Part:
-            topic, run = view.topic, view.run
-            read = self.is_read(topic)[run.first : run.first + run.count]
+            topic, first = view.topic, view.range.first
+            read = self.is_read(topic)[first : view.range.end]
             starts, ends = (positions_of(view, bound, read) for bound in (o.starting, o.ending))
             left = ends if o.fail_on_data_loss else np.maximum(ends, view.log_start)
             for at in np.flatnonzero(read & (starts > left)).tolist():
                 raise UsageError(
-                    f"option {o.starting.option} begins partition {topic.name}/{run.first + at} at record {starts[at]}, and "
+                    f"option {o.starting.option} begins partition {topic.name}/{first + at} at record {starts[at]}, and "
                     f"{o.ending.option} ends it before, at {ends[at]}"
                 )
             ends = np.where(read, ends, starts)
-            self.check_log_start(topic.name, run.first, starts, ends, view.log_start)
+            self.check_log_start(topic.name, first, starts, ends, view.log_start)
             return _weighed(view, starts, ends)
 
-        return [self.view(plan, topic, run) for topic in self.topics() for run in topic.runs()]
+        return [self.view(plan, topic, r) for topic in self.topics() for r in topic.partition_ranges()]
 
-    def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, JournalRun], TopicView]) -> list[Part]:
-        """Return these ranges as weighed parts. `seen` has earlier views, by a topic's revision and a run. Raises as
-        `batch`.
+    def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, PartitionRange], TopicView]) -> list[Part]:
+        """Return these ranges as weighed parts. `seen` has earlier views, by the topic's revision and its partitions.
+
+        Raises as `batch`.
         """
         parts = []
         for r in ranges:
-            for run in r.topic.runs():
-                starts, ends = (column[run.first : run.first + run.count] for column in (r.starts, r.ends))
+            for partition_range in r.topic.partition_ranges():
+                starts, ends = (column[partition_range.first : partition_range.end] for column in (r.starts, r.ends))
                 if (starts < ends).any():
                     ask = functools.partial(_weighed, starts=starts, ends=ends)
-                    parts.append(self.view(ask, r.topic, run, seen.get((r.topic.revision, run))))
+                    parts.append(
+                        self.view(ask, r.topic, partition_range, seen.get((r.topic.revision, partition_range)))
+                    )
         return parts
 
     def check_log_start(self, topic: str, first: int, starts: Rows, ends: Rows, log_start: Rows) -> None:
@@ -261,9 +268,9 @@ def check_kept(pin: Pin, parts: Iterable[Part]) -> None:
 def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
     """Return these ranges, one row for each partition of the view, with their weight."""
     reads_l0 = bool(((starts < ends) & (ends - 1 > view.reconciled)).any())
-    part = Part(view.topic, view.run, starts, ends, view.l0_bytes(starts, ends), reads_l0)
+    part = Part(view.topic, view.range, starts, ends, view.l0_bytes(starts, ends), reads_l0)
     rows = view.listed()
-    at = rows["partition"] - view.run.first
+    at = rows["partition"] - view.range.first
     in_range = (starts < ends)[at] & (rows["last"] >= starts[at]) & (rows["base"] < ends[at])
     rows, at = rows[in_range], at[in_range]
     last = np.minimum(ends[at] - 1, rows["last"])
@@ -272,10 +279,10 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
     sizes = np.where(view.is_shared(rows), 0, _FILE_BYTES) + rows["bytes"] * shares
     np.add.at(part.bytes, at, sizes)
     changes = np.flatnonzero(at[1:] != at[:-1]) + 1
-    for run in np.split(np.arange(len(at)), changes):
-        if len(run) > 1:
-            totals = np.cumsum(sizes[run]).tolist()
-            part.cuts[int(at[run[0]])] = list(zip((last[run] + 1).tolist(), totals, strict=True))
+    for of_partition in np.split(np.arange(len(at)), changes):
+        if len(of_partition) > 1:
+            totals = np.cumsum(sizes[of_partition]).tolist()
+            part.cuts[int(at[of_partition[0]])] = list(zip((last[of_partition] + 1).tolist(), totals, strict=True))
     return part
 
 
@@ -296,7 +303,7 @@ def split(
 def _slices(part: Part, target: float) -> Iterator[Slice]:
     slice_parts: list[tuple[int, int, int]] = []
     size = 0.0
-    first, journal = part.run.first, part.run.journal
+    first, journal = part.range.first, part.range.journal
 
     def slice_of(rows: list[tuple[int, int, int]]) -> Slice:
         return Slice(part.topic, journal, pack(np.array(rows, RANGE)))

@@ -188,8 +188,8 @@ class Stager:
             return chosen
         first, count = 0, topic.partitions
         if self._turn is not None:
-            run = topic.runs()[self._turn % len(topic.journals)]
-            first, count = run.first, run.count
+            partition_range = topic.partition_ranges()[self._turn % len(topic.journals)]
+            first, count = partition_range.first, partition_range.count
         chosen = chosen.copy()
         chosen[dealt] = first + (self._next + np.arange(len(dealt))) % count
         self._next += len(dealt)
@@ -208,10 +208,10 @@ class Stager:
         packed = pack_records(topic, Records(partitions, sizes, values, keys, times, headers))
         o = write_object(self._cluster, topic, packed)
         digests: dict[int, int] = {}
-        for run in topic.runs():
-            first, end = np.searchsorted(partitions, (run.first, run.first + run.count)).tolist()
+        for partition_range in topic.partition_ranges():
+            first, end = np.searchsorted(partitions, (partition_range.first, partition_range.end)).tolist()
             parts = (rows.slice(at, min(_DIGESTED, end - at)) for at in range(first, end, _DIGESTED))
-            digests[run.journal] = sum(_digest(topic.name, p) for p in parts)
+            digests[partition_range.journal] = sum(_digest(topic.name, p) for p in parts)
         return WrittenObject(o.object, o.topic, o.left, digests=digests)
 
 

@@ -26,7 +26,7 @@ from l0gc.inspect.lag import JOURNALS, REVISION, lacking
 from l0gc.integrations.spark.options import ReadOptions
 from l0gc.integrations.spark.plan import Planner, Ranges, Slice, positions_of, split
 from l0gc.streamlog.cluster import ClusterHandles
-from l0gc.streamlog.controller.state import JournalRun
+from l0gc.streamlog.controller.state import PartitionRange
 from l0gc.streamlog.journal.rows import Rows
 from l0gc.streamlog.topic_view import TopicView
 
@@ -54,14 +54,14 @@ class Stream:
         # Each poll asks again about the same places, and an old one may cost a request.
         self._holds = functools.lru_cache(_PLACES)(lambda number, place: journal(number).replica.holds(place))
         self._target: dict[int, Rows] | None = None
-        self._views: dict[tuple[int, JournalRun], TopicView] = {}
+        self._views: dict[tuple[int, PartitionRange], TopicView] = {}
         self._last: tuple[Json, dict[str, Ranges]] | None = None
 
     def initial(self) -> Json:
         """Return where a query without a checkpoint begins. Raises as `Planner.batch`."""
 
         def begin(view: TopicView) -> tuple[Rows, Rows]:
-            read = self._planner.is_read(view.topic)[view.run.first : view.run.first + view.run.count]
+            read = self._planner.is_read(view.topic)[view.range.first : view.range.end]
             return positions_of(view, self._options.starting, read), view.next
 
         extents = self._extents(begin)
@@ -75,13 +75,13 @@ class Stream:
         self._views = {}
 
         def look(view: TopicView) -> tuple[Rows, Rows]:
-            self._views[view.topic.revision, view.run] = view
+            self._views[view.topic.revision, view.range] = view
             return (view.log_start, view.next) if ask is None else ask(view)
 
         for topic in self._planner.topics(goes_on=ask is None):
             view = functools.partial(self._planner.view, look, topic)
             try:
-                columns = zip(*self._cluster.parallel.map(view, topic.runs()), strict=True)
+                columns = zip(*self._cluster.parallel.map(view, topic.partition_ranges()), strict=True)
             except PartitionClosedError as e:
                 self._lost(str(e))
                 continue
@@ -220,7 +220,7 @@ class Stream:
         for name, rows in positions.items():
             topic = extents[name].topic
             read = np.flatnonzero(self._planner.is_read(topic)).tolist()
-            ends = {str(run.journal): list(view.end) for (r, run), view in self._views.items() if r == topic.revision}
+            ends = {str(p.journal): list(view.end) for (r, p), view in self._views.items() if r == topic.revision}
             topics[name] = {REVISION: topic.revision, JOURNALS: ends, **{str(p): int(rows[p]) for p in read}}
         return topics
 

@@ -3,7 +3,7 @@
 An entry is MessagePack, an array that begins with its kind. Fields are only added, at the end and with a default, so a
 newer l0gc reads what an older one wrote.
 
-`check` alone judges an entry, and raises the user's message. A writer calls it before the append, on the entry as it will
+`check` alone validates an entry, and raises the user's message. A writer calls it before the append, on the entry as it will
 be read; `ControllerMachine.apply` calls it on each entry that it reads, so a refused entry is damage. `take` changes the
 state by a checked entry. The same rules for names, numbers and texts check the contents of a checkpoint.
 """

@@ -51,18 +51,23 @@ EPOCH_TIMES_KEPT_MS: Final = 3 * _DAY_MS
 
 
 @dataclass(frozen=True, slots=True)
-class JournalRun:
+class PartitionRange:
     """Consecutive partitions of a topic in one journal."""
 
     journal: int
     first: int
     count: int
 
+    @property
+    def end(self) -> int:
+        """Return the partition after the last one."""
+        return self.first + self.count
+
 
 class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
     """One incarnation of a topic.
 
-    Each of its journals keeps one run of consecutive partitions; the runs' lengths differ by at most one.
+    Each of its journals keeps one range of consecutive partitions; the ranges' lengths differ by at most one.
 
     Attributes:
         name: The topic.
@@ -92,17 +97,17 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
         fields = msgspec.structs.asdict(self) | {"journals": list(self.journals)}
         return {name: value for name, value in fields.items() if name not in self.hidden}
 
-    def runs(self) -> list[JournalRun]:
-        """Return the runs of partitions, each with its journal, in order."""
-        return [self._run(i) for i in range(len(self.journals))]
+    def partition_ranges(self) -> list[PartitionRange]:
+        """Return the ranges of partitions, each with its journal, in order."""
+        return [self._range(i) for i in range(len(self.journals))]
 
-    def run_in(self, journal: int) -> JournalRun | None:
-        """Return the run of partitions that `journal` keeps."""
-        return self._run(self.journals.index(journal)) if journal in self.journals else None
+    def range_in(self, journal: int) -> PartitionRange | None:
+        """Return the range of partitions that `journal` keeps."""
+        return self._range(self.journals.index(journal)) if journal in self.journals else None
 
-    def _run(self, i: int) -> JournalRun:
+    def _range(self, i: int) -> PartitionRange:
         first, end = (at * self.partitions // len(self.journals) for at in (i, i + 1))
-        return JournalRun(self.journals[i], first, end - first)
+        return PartitionRange(self.journals[i], first, end - first)
 
     def journal_of(self, partition: int) -> int:
         """Return the journal that keeps `partition`. Raises `UsageError` if the topic has no such partition."""
@@ -370,10 +375,10 @@ class ControllerState(msgspec.Struct, array_like=True):
         """Return the journals that keep a partition of a topic, in order."""
         return list(by_journal(self.topics.values()))
 
-    def topics_of(self, journal: int) -> list[tuple[Topic, JournalRun]]:
+    def topics_of(self, journal: int) -> list[tuple[Topic, PartitionRange]]:
         """Return the topics with partitions in `journal`, by name, and which partitions these are."""
-        runs = ((self.topics[name], self.topics[name].run_in(journal)) for name in sorted(self.topics))
-        return [(topic, run) for topic, run in runs if run is not None]
+        ranges = ((self.topics[name], self.topics[name].range_in(journal)) for name in sorted(self.topics))
+        return [(topic, partition_range) for topic, partition_range in ranges if partition_range is not None]
 
     def knows(self, revision: int, topic_id: str) -> bool:
         """Return whether this log ever created that topic. If not, but a journal holds it, this log was set back."""
@@ -402,8 +407,8 @@ class ControllerState(msgspec.Struct, array_like=True):
             if len(topic.journals) == 1:  # most topics; a replay asks this for each topic that was created
                 partitions_of[topic.journals[0]] += topic.partitions
                 continue
-            for run in topic.runs():
-                partitions_of[run.journal] += run.count
+            for partition_range in topic.partition_ranges():
+                partitions_of[partition_range.journal] += partition_range.count
         return tuple(heapq.nsmallest(journals, range(self.journals), key=lambda j: (partitions_of[j], j)))
 
 

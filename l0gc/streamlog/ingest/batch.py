@@ -21,9 +21,9 @@ from l0gc.streamlog.journal.producers import InputSpan
 from l0gc.streamlog.journal.rows import Rows
 
 
-class JournalRuns:
-    """Maps partitions to a topic's runs of partitions, each in a separate journal. `ends` are the partitions after
-    each run.
+class JournalIndex:
+    """Finds the journal of each partition, as an index into the topic's journals. `ends` has the partition after the last
+    one of each journal.
     """
 
     def __init__(self, ends: Sequence[int]) -> None:
@@ -33,7 +33,7 @@ class JournalRuns:
         return np.searchsorted(self.ends, partitions, "right")
 
     def counts(self, partitions: Rows) -> list[int]:
-        """Return how many of the records with these partitions belong to each run."""
+        """Return how many of the records with these partitions belong to each journal."""
         if len(self.ends) == 1:
             return [len(partitions)]
         counts: list[int] = np.bincount(self.of(partitions), minlength=len(self.ends)).tolist()
@@ -41,41 +41,41 @@ class JournalRuns:
 
 
 class Position:
-    """The position up to which an identified input was read, in each run. `landed` is how many of its records have landed
-    before in each run.
+    """The position up to which an identified input was read, in each journal. `landed` is how many of its records have
+    landed in each journal before.
     """
 
-    def __init__(self, input_id: str, runs: JournalRuns, landed: Sequence[int]) -> None:
-        self._input_id, self._runs = input_id, runs
+    def __init__(self, input_id: str, journals: JournalIndex, landed: Sequence[int]) -> None:
+        self._input_id, self._journals = input_id, journals
         self._landed = list(landed)
         self._seen = [0] * len(landed)
         self._next = list(landed)
 
     def not_landed(self, partitions: Rows) -> Rows | None:
         """Return which of the next records of the input have not landed before; None for all."""
-        counts = self._runs.counts(partitions)
+        counts = self._journals.counts(partitions)
         before, self._seen = self._seen, [a + b for a, b in zip(self._seen, counts, strict=True)]
         if all(seen >= landed for seen, landed in zip(before, self._landed, strict=True)):
             return None
         new = np.zeros(len(partitions), np.bool_)
-        runs = self._runs.of(partitions)
-        for run, (seen, landed) in enumerate(zip(before, self._landed, strict=True)):
-            new[np.flatnonzero(runs == run)[max(0, landed - seen) :]] = True
+        journals = self._journals.of(partitions)
+        for journal, (seen, landed) in enumerate(zip(before, self._landed, strict=True)):
+            new[np.flatnonzero(journals == journal)[max(0, landed - seen) :]] = True
         return np.flatnonzero(new)
 
     def spans(self, partitions: Rows) -> list[InputSpan | None]:
-        """Return the span of these records in each run, which are the next of those that have not landed before."""
+        """Return the span of these records in each journal, which are the next of those that have not landed before."""
         spans: list[InputSpan | None] = []
-        for run, n in enumerate(self._runs.counts(partitions)):
-            start = self._next[run]
-            self._next[run] = start + n
+        for journal, n in enumerate(self._journals.counts(partitions)):
+            start = self._next[journal]
+            self._next[journal] = start + n
             spans.append(InputSpan(self._input_id, start, start + n) if n else None)
         return spans
 
 
 @dataclass(slots=True)
 class Batch:
-    """Records of one L0 object, in the order of the input, and which spans of which inputs they are, for each run."""
+    """Records of one L0 object, in the order of the input, and which spans of which inputs they are, for each journal."""
 
     spans: list[list[InputSpan]]
     values: list[bytes] = field(default_factory=list)
@@ -118,12 +118,12 @@ class Batch:
 class BatchBuilder:
     """Fills batches with records, up to `batch_bytes` each."""
 
-    def __init__(self, runs: JournalRuns, batch_bytes: int) -> None:
-        self._runs, self._batch_bytes = runs, batch_bytes
+    def __init__(self, journals: JournalIndex, batch_bytes: int) -> None:
+        self._journals, self._batch_bytes = journals, batch_bytes
         self.batch = self._empty()
 
     def _empty(self) -> Batch:
-        return Batch([[] for _ in self._runs.ends])
+        return Batch([[] for _ in self._journals.ends])
 
     def add(self, values: Sequence[bytes], placed: PlacedRecords, position: Position | None) -> Iterator[Batch]:
         """Add records; yield the batches that they fill. Raises `UsageError`: one of them is too long."""

@@ -112,12 +112,12 @@ def pack_records(topic: Topic, records: Records) -> PackedObject:
     begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does
     np.cumsum(records.sizes, out=begins[1:])
     check_object_bytes(int(begins[-1]))
-    runs = topic.runs()
-    ends: list[int] = records.partitions.searchsorted([r.first + r.count for r in runs]).tolist()
+    ranges = topic.partition_ranges()
+    ends: list[int] = records.partitions.searchsorted([r.end for r in ranges]).tolist()
     sink = pa.BufferOutputStream()
     parts = {
-        run.journal: _pack_part(sink, topic, records, begins, first, end)
-        for run, (first, end) in zip(runs, pairwise([0, *ends]), strict=True)
+        r.journal: _pack_part(sink, topic, records, begins, first, end)
+        for r, (first, end) in zip(ranges, pairwise([0, *ends]), strict=True)
         if end > first
     }
     check_object_bytes(sum(max(b.bytes, b.length) for part in parts.values() for b in blocks_of(part.extents)))

@@ -51,11 +51,11 @@ def open_sender(cluster: ClusterHandles, topic: str, producer: str) -> Iterator[
             SetBackError: see `open_upload`; nothing was written.
     """
     target = target_of(cluster, topic)
-    if max(r.count for r in target.runs()) > INPUTS_KEPT:
+    if max(r.count for r in target.partition_ranges()) > INPUTS_KEPT:
         raise UsageError(
             f"topic {topic!r} has more than {INPUTS_KEPT:,} partitions in a journal, which cannot be remembered"
         )
-    run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.runs()])
+    run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.partition_ranges()])
     yield Sender(cluster, target, producer, run)
 
 

@@ -29,7 +29,7 @@ from l0gc.operations import Upload
 from l0gc.storage.parallel import WorkerThreads
 from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.streamlog.controller.state import Producer, Topic
-from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalRuns, Position
+from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalIndex, Position
 from l0gc.streamlog.ingest.extents import pack_records
 from l0gc.streamlog.ingest.inputs import RECORDS, Input, Source, open_inputs
 from l0gc.streamlog.ingest.landing import Appender, Landing, RunAppender, WrittenObject, write_object
@@ -96,7 +96,7 @@ def open_upload(
     inputs = open_inputs(sources, how_spread, stack, options.format, options.timestamp_unit, target.value_schema)
     run = None
     if producer is not None:
-        run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.runs()])
+        run = begin_run(cluster, producer, [cluster.journal(r.journal) for r in target.partition_ranges()])
     uploader = Uploader(
         cluster,
         target,
@@ -144,9 +144,9 @@ class Uploader:
         self._packers, self._committer = packers, committer
         self._batch_bytes, self._producer = batch_bytes, producer
         self.landing = Landing(cluster, Appender() if producer is None else RunAppender(producer))
-        runs = topic.runs()
-        self._runs = JournalRuns([r.first + r.count for r in runs])
-        self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in runs]
+        ranges = topic.partition_ranges()
+        self._journal_index = JournalIndex([r.end for r in ranges])
+        self.journals: list[JournalHandle] = [cluster.journal(r.journal) for r in ranges]
         self._raw = _slots(_RAW)
         self._packed = _slots(max(_RAW, min(_PACKED, _PACKED_BYTES // batch_bytes)))
         self._queue: deque[Future[WrittenObject]] = deque()
@@ -182,7 +182,7 @@ class Uploader:
     def _run_once(self, sources: Sequence[Input]) -> None:
         """Read the inputs from their beginnings, and upload what has not landed."""
         before, self._skipped = self.result.records, 0
-        building = BatchBuilder(self._runs, self._batch_bytes)
+        building = BatchBuilder(self._journal_index, self._batch_bytes)
         try:
             if self._producer is not None:
                 self._cluster.parallel.map(JournalHandle.catch_up, self.journals)
@@ -207,7 +207,7 @@ class Uploader:
         if self._producer is not None and source.input_id:
             producer_id = self._producer.producer_id
             landed = [landed_of(j.head.producers, producer_id, source.input_id) for j in self.journals]
-            position = Position(source.input_id, self._runs, landed)
+            position = Position(source.input_id, self._journal_index, landed)
         for values in source.blocks():
             if source.kind == RECORDS:
                 records = unpacked(values)

@@ -22,7 +22,7 @@ from l0gc.storage.log import SharedLog
 from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.parallel import Parallel
 from l0gc.storage.replica import Replica
-from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, JournalRun, Topic
+from l0gc.streamlog.controller.state import ALL_TOPICS, ControllerState, PartitionRange, Topic
 from l0gc.streamlog.journal.checkpoint import JournalMachine
 from l0gc.streamlog.journal.state import JournalState, PartitionLow
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILED, Holder, LogEnd, UnitSummary
@@ -30,7 +30,7 @@ from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, UNREADABLE, UNRECONCILE
 READERS: Final = 8
 """How many entries of a journal are best read at once."""
 
-TopicRun = tuple[Topic, JournalRun]
+TopicPartitions = tuple[Topic, PartitionRange]
 """A topic, and its partitions in one journal."""
 
 
@@ -38,7 +38,7 @@ class JournalTask(msgspec.Struct, frozen=True, array_like=True):
     """The task to read one journal; M is held at `floor` if it cannot be read. Its log ended at `noted` before."""
 
     journal: int
-    runs: list[TopicRun]
+    topics: list[TopicPartitions]
     floor: int
     noted: LogEnd | None = None
 
@@ -50,10 +50,10 @@ def tasks_of(
 
     `floor` is the published M, and `noted` where the logs ended when it was published.
     """
-    runs: dict[int, list[TopicRun]] = {j: [] for j in range(state.journals)}
+    topics_of: dict[int, list[TopicPartitions]] = {j: [] for j in range(state.journals)}
     for topic in state.topics.values():
-        for run in topic.runs() if only in {ALL_TOPICS, topic.revision} else ():
-            runs[run.journal].append((topic, run))
+        for partition_range in topic.partition_ranges() if only in {ALL_TOPICS, topic.revision} else ():
+            topics_of[partition_range.journal].append((topic, partition_range))
     return [
         JournalTask(
             j,
@@ -61,7 +61,7 @@ def tasks_of(
             max(floor, min((prev(topic.revision) for topic, _ in topics), default=NO_WATERMARK)),
             noted.get(unit_name(j)),
         )
-        for j, topics in runs.items()
+        for j, topics in topics_of.items()
     ]
 
 
@@ -94,7 +94,7 @@ def sum_up(
     try:
         with replica.lock:
             state = replica.catch_up(whole=whole)
-            summary = summary_of(task.journal, task.runs, state, replica.end)
+            summary = summary_of(task.journal, task.topics, state, replica.end)
             return msgspec.structs.replace(summary, rewritten=is_rewritten(task.noted, state, replica)), state
     except StoreUnreachableError:
         raise
@@ -107,17 +107,19 @@ def is_rewritten(noted: LogEnd | None, state: JournalState, replica: Replica[Jou
     return noted is not None and noted[0] == state.set_backs and not replica.holds(noted[1])
 
 
-def summary_of(journal: int, runs: Sequence[TopicRun], state: JournalState, end: Place) -> UnitSummary:
-    """Return the lowest epochs that the partitions of these runs may need, by the state after the entry at `end`.
+def summary_of(journal: int, topics: Sequence[TopicPartitions], state: JournalState, end: Place) -> UnitSummary:
+    """Return the lowest epochs that these partitions may need, by the state after the entry at `end`.
 
     A topic that is closed here accepts no data, so it needs none, even if a restored controller log lists it (hazard 10).
     """
     at: Counter[int] = Counter()
     low: list[Holder] = []
-    for topic, run in ((topic, run) for topic, run in runs if not state.closed(topic.revision)):
-        bounds = state.bounds(topic.revision, run.first, run.count)
+    for topic, partition_range in topics:
+        if state.closed(topic.revision):
+            continue
+        bounds = state.bounds(topic.revision, partition_range.first, partition_range.count)
         at.update({prev(e): n for e, n in Counter(bounds.tolist()).items()})
-        lowest = state.lowest(topic.revision, run.first, run.count, HELD_BACK_SHOWN)
+        lowest = state.lowest(topic.revision, partition_range.first, partition_range.count, HELD_BACK_SHOWN)
         low += [_holder(topic.name, state, p) for p in lowest]
     low.sort(key=lambda h: (h.gc_epoch, h.topic, h.partition))
     revision = state.highest_revision
@@ -137,12 +139,12 @@ def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
     damaged = isinstance(error, CorruptObjectError) and not isinstance(
         error, StoreError
     )  # a log that the store refuses may be whole
-    oldest = min(task.runs, key=lambda r: (r[0].revision, r[0].name), default=None)
+    oldest = min(task.topics, key=lambda r: (r[0].revision, r[0].name), default=None)
     reason = f"journal {task.journal} cannot be read: {error}"
     if damaged:
         reason += "; restore that object from a version or a backup"
     topic, partition = (oldest[0].name, oldest[1].first) if oldest is not None else ("", -1)
-    partitions = sum(run.count for _, run in task.runs)
+    partitions = sum(r.count for _, r in task.topics)
     return UnitSummary(
         unit=unit_name(task.journal),
         gc_epochs={task.floor: partitions} if partitions else {},

@@ -244,24 +244,24 @@ class _Work:
         p = topic.id(int(pieces["partition"][0]))
         limit = self.limits.get((p.revision, p.partition))
         if self.drains:
-            runs = list(_runs(pieces, limit))
+            spans = list(_spans(pieces, limit))
         else:
-            run, gap = _consecutive(pieces, limit)
-            runs = [run] if len(run) else []
+            span, gap = _consecutive(pieces, limit)
+            spans = [span] if len(span) else []
             written.faults += [] if gap is None else [gap.of(p, written.topic[0])]
-        for run in runs:
+        for span in spans:
             writer = L1Writer(
-                p, self.epoch, int(run["base"][0]), self.runtime, self.directory, self.store, FILE_BYTES,
+                p, self.epoch, int(span["base"][0]), self.runtime, self.directory, self.store, FILE_BYTES,
                 topic.value_schema, checks=self.drains,
             )  # fmt: skip
-            for _, _, _, _, records, batch, row in run.tolist():
+            for _, _, _, _, records, batch, row in span.tolist():
                 writer.write(self.batches[batch].slice(row, records), self.widths[batch])
             try:
                 writer.finish()
             except CorruptObjectError as e:
                 if not self.drains:
                     raise
-                at = np.array([p.partition], NUMBER), run["base"][:1]
+                at = np.array([p.partition], NUMBER), span["base"][:1]
                 written.faults.append(Fault(written.topic[0], p.revision, str(e), *at))
                 continue
             written.small += writer.small
@@ -362,14 +362,14 @@ def _consecutive(pieces: Rows, limit: int | None) -> tuple[Rows, _Gap | None]:
     return np.array(kept_pieces, _PIECE), None
 
 
-def _runs(pieces: Rows, limit: int | None) -> Iterator[Rows]:
-    """Yield the runs of consecutive records of a partition's pieces up to `limit`: a drain leaves out what lies between
+def _spans(pieces: Rows, limit: int | None) -> Iterator[Rows]:
+    """Yield the spans of consecutive records of a partition's pieces up to `limit`: a drain leaves out what lies between
     them, which the partition has in objects of its own.
     """
     while len(pieces):
-        run, gap = _consecutive(pieces, limit)
-        if len(run):
-            yield run
+        span, gap = _consecutive(pieces, limit)
+        if len(span):
+            yield span
         if gap is None:
             return
         pieces = pieces[pieces["base"] >= gap.end]
@@ -381,7 +381,7 @@ def _gathered(batches: Sequence[pa.RecordBatch], pieces: Rows) -> pa.RecordBatch
     by_batch = pieces[order]
     changes = np.flatnonzero(by_batch["batch"][1:] != by_batch["batch"][:-1]) + 1
     parts = [
-        batches[int(run["batch"][0])].take(_rows(run["row"], run["records"])) for run in np.split(by_batch, changes)
+        batches[int(part["batch"][0])].take(_rows(part["row"], part["records"])) for part in np.split(by_batch, changes)
     ]
     leveled = level(parts)
     names = [name for name in leveled[0].schema.names if name in _SHARED]

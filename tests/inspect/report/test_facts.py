@@ -282,8 +282,8 @@ def test_shadow_deletions_are_counted_once() -> None:
     assert facts.shadow.sentence == f"{said}l0gc verify --shadow shows whether one was needed"
     assert facts.shadow.sentence in render(facts)
     found = VerifyResult(1, 0, False, shadow=msgspec.structs.replace(facts.shadow, sentence=f"{said}none was needed"))
-    judged = gather(cluster, "s3://b/p/", findings=found)
-    assert f"<p>{said}none was needed.</p>" in render(judged)
+    page = gather(cluster, "s3://b/p/", findings=found)
+    assert f"<p>{said}none was needed.</p>" in render(page)
     damaged = f"l0gc/runs/shadow/{summary(NOW - 3 * DAY_MS, 0).run_id}/run.json"
     cluster.store.put(damaged, b"x")
     notes = gathered(cluster).overview.notes

@@ -146,13 +146,13 @@ def test_a_topic_that_the_controller_never_created_is_found() -> None:
         assert (s.kind, s.revision, s.topic) == (Kind.TOPIC_UNKNOWN, REVISION, "")
 
 
-def test_a_topic_that_is_newer_than_the_snapshot_is_not_judged() -> None:
+def test_a_topic_that_is_newer_than_the_snapshot_is_not_checked() -> None:
     j = Journal()
     j.land(extents_of(12, revision=10))
     assert {k for k, _, _ in found(j.state, snapshot(-1))} == {Kind.EPOCH_AHEAD}  # which the second reading decides on
 
 
-def test_a_deleted_topic_is_not_judged() -> None:
+def test_a_deleted_topic_is_not_checked() -> None:
     j = Journal()
     j.land(extents_of(5, {0: 1}, key="foreign", revision=4, topic_id="id-of-gone"))
     assert check(j.state, snapshot(9, 9, Topic("late", 9, 1, (1,), "id"))) == []

@@ -306,7 +306,7 @@ def test_only_blocks_that_are_needed_are_read() -> None:
     assert block_faults(cluster.store, o) is None
 
 
-def test_a_missing_or_short_l0_object_is_not_judged_by_content() -> None:
+def test_a_missing_or_short_l0_object_is_not_checked_by_content() -> None:
     cluster = loaded_cluster()
     o = object_of(cluster)
     store_of(cluster).put(o.key, store_of(cluster).objects[o.key].body[:-1])
@@ -397,7 +397,7 @@ def test_an_l1_object_with_other_records_or_no_parquet_is_found() -> None:
     assert "columns" in (l1_fault(cluster.store, key, len(fewer)) or "")
 
 
-def test_a_missing_or_resized_l1_object_is_not_judged_by_content() -> None:
+def test_a_missing_or_resized_l1_object_is_not_checked_by_content() -> None:
     cluster = loaded_cluster()
     key, file = l1_of(cluster)
     store_of(cluster).put(key, store_of(cluster).objects[key].body[:-9])

@@ -388,7 +388,7 @@ def broken_checkpoint(cluster: ClusterHandles, change: Callable[[JournalState], 
     replica.log.write_checkpoint(replica.offset, replica._machine.encode(state), replica.time_ms)
 
 
-def test_a_state_is_judged_again_by_the_journal_as_it_is_then() -> None:
+def test_a_state_is_checked_again_by_the_journal_as_it_is_then() -> None:
     cluster = loaded_cluster()
     p = topic_of(cluster).id(0)
     where = (0, p.topic, p.revision)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from l0gc.integrations.spark.options import read_options
 from l0gc.integrations.spark.plan import Part, Planner, Ranges, Slice, split
-from l0gc.streamlog.controller.state import JournalRun, Topic
+from l0gc.streamlog.controller.state import PartitionRange, Topic
 from tests.support.expire import cluster_with
 from tests.support.memory_store import topic_in_memory
 from tests.support.spark_source import URL
@@ -20,7 +20,7 @@ TOPIC: Topic = topic_in_memory(8).controller.snapshot().topic("events")
 def part(ranges: list[tuple[int, int, float]], cuts: dict[int, list[tuple[int, float]]] | None = None) -> Part:
     """Of partition after partition where its range begins and ends, and what it weighs."""
     starts, ends, weights = (np.array(c) for c in zip(*ranges, strict=True))
-    return Part(TOPIC, JournalRun(2, 5, len(ranges)), starts, ends, weights.astype(float), False, cuts or {})
+    return Part(TOPIC, PartitionRange(2, 5, len(ranges)), starts, ends, weights.astype(float), False, cuts or {})
 
 
 def read_by(slices: list[Slice]) -> list[tuple[int, int]]:

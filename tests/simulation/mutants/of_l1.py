@@ -96,7 +96,7 @@ def any_next_schema() -> AbstractContextManager[Any]:
     44,
     "l0gc/streamlog/values/parse.py::ValueParser._together",
     "what pyarrow has read is taken without looking at it again",
-    f"{_ROADS}::test_both_roads_and_the_judge_give_the_same_values",
+    f"{_ROADS}::test_both_roads_and_the_reference_give_the_same_values",
     f"{_VALUES}::test_a_decimal_beyond_its_column_is_null_whatever_its_neighbours",
     simulated=False,
 )

@@ -93,7 +93,7 @@ class _LocalTime(Wrapped):
     16,
     "l0gc/collect/plan.py::plan_sweep",
     "`--min-age` uses the process's clock",
-    "tests/collect/test_sweep_local.py::test_age_is_judged_by_the_stores_clock",
+    "tests/collect/test_sweep_local.py::test_age_is_measured_by_the_stores_clock",
     simulated=False,
 )
 def age_by_local_clock() -> AbstractContextManager[Any]:

@@ -260,8 +260,8 @@ def given_up_on_half_a_memory() -> AbstractContextManager[Any]:
 @mutant(
     38,
     "l0gc/streamlog/level_one/plan.py::checked_windows",
-    "a journal that could not be read when it was to be judged takes part later",
-    f"{_TEST}::test_an_unjudged_journal_is_left_out_though_readable_later",
+    "a journal that could not be read when it was to be checked takes part later",
+    f"{_TEST}::test_an_unchecked_journal_is_left_out_though_readable_later",
     simulated=False,
 )
 def unread_goes_on() -> AbstractContextManager[Any]:
@@ -273,5 +273,5 @@ def unread_goes_on() -> AbstractContextManager[Any]:
             handle.unread = None
         return found
 
-    all_judged = everywhere(_WAITING, "checked_windows", lambda windows, unread: list(windows))
-    return together(method(ClusterHandles, "units", units), all_judged)
+    all_checked = everywhere(_WAITING, "checked_windows", lambda windows, unread: list(windows))
+    return together(method(ClusterHandles, "units", units), all_checked)

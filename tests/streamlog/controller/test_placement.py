@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from l0gc.errors import UsageError
 from l0gc.streamlog.controller.entries import MAX_PARTITIONS, Bootstrap, DeleteTopic
-from l0gc.streamlog.controller.state import ControllerState, JournalRun, Topic
+from l0gc.streamlog.controller.state import ControllerState, PartitionRange, Topic
 from tests.support.controller import FOUNDED, MACHINE, created, landed, state_of
 
 PLANS = st.lists(
@@ -60,26 +60,31 @@ def test_runs_are_consecutive_complete_and_even(partitions: int, journals: int, 
     journals = min(partitions, journals)
     numbers = tuple(data.draw(st.permutations(range(20))))[:journals]
     topic = Topic("t", 1, partitions, numbers, "id")
-    runs = topic.runs()
-    assert [r.journal for r in runs] == list(numbers)
-    assert [p for r in runs for p in range(r.first, r.first + r.count)] == list(range(partitions))
-    assert max(r.count for r in runs) - min(r.count for r in runs) <= 1
-    for r in runs:
+    ranges = topic.partition_ranges()
+    assert [r.journal for r in ranges] == list(numbers)
+    assert [p for r in ranges for p in range(r.first, r.first + r.count)] == list(range(partitions))
+    assert max(r.count for r in ranges) - min(r.count for r in ranges) <= 1
+    for r in ranges:
         assert {topic.journal_of(p) for p in range(r.first, r.first + r.count)} == {r.journal}
-        assert topic.run_in(r.journal) == r
-    assert topic.run_in(99) is None
+        assert topic.range_in(r.journal) == r
+    assert topic.range_in(99) is None
 
 
 def test_ten_partitions_are_split_over_four_journals_as_evenly_as_can_be() -> None:
     topic = state_of(FOUNDED, created("s"), created("t", 10, 4)).topic("t")
-    assert topic.runs() == [JournalRun(1, 0, 2), JournalRun(2, 2, 3), JournalRun(3, 5, 2), JournalRun(0, 7, 3)]
+    assert topic.partition_ranges() == [
+        PartitionRange(1, 0, 2),
+        PartitionRange(2, 2, 3),
+        PartitionRange(3, 5, 2),
+        PartitionRange(0, 7, 3),
+    ]
 
 
 def test_a_journal_knows_its_topics_by_name() -> None:
     state = state_of(FOUNDED, created("u", 4, 4), created("t", 2), created("gone"), DeleteTopic("gone", 3))
     assert [(t.name, run) for t, run in state.topics_of(0)] == [
-        ("t", JournalRun(0, 0, 2)),
-        ("u", JournalRun(0, 0, 1)),
+        ("t", PartitionRange(0, 0, 2)),
+        ("u", PartitionRange(0, 0, 1)),
     ]
     assert [t.name for t, _ in state.topics_of(1)] == ["u"]
     assert state.topics_of(4) == []

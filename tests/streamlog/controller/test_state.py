@@ -156,7 +156,7 @@ def test_a_checkpoint_with_one_byte_changed_is_read_or_corrupt(at: int, value: i
     except CorruptObjectError:
         return
     for name in state.topics:
-        assert sum(run.count for run in state.topic(name).runs()) == state.topic(name).partitions
+        assert sum(r.count for r in state.topic(name).partition_ranges()) == state.topic(name).partitions
     state.deleted_of()
     state.least_used_journals(1)
 

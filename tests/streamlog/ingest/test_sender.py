@@ -80,7 +80,7 @@ def test_positions_may_leave_numbers_out() -> None:
 
 def test_the_next_run_completes_a_partly_landed_batch() -> None:
     cluster = topic_in_memory(PARTITIONS, 2)
-    last = cluster.controller.snapshot().topic("events").runs()[1].journal
+    last = cluster.controller.snapshot().topic("events").partition_ranges()[1].journal
     with open_sender(cluster, "events", "bridge") as sender:
         sender.send(*some(0, 3))
         store_of(cluster).fault = failing(StoreError("down"), "put_if_absent", f"l0gc/journal/{last:04}/log/")

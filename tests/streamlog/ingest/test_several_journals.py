@@ -30,8 +30,8 @@ def test_each_journal_counts_inputs_and_objects_separately(tmp_path: Path) -> No
     session = begin_run(cluster, "job")
     upload(cluster, "events", [path], session=session, partitioner=spread_by, batch_bytes=SMALL)
     topic = cluster.controller.snapshot().topic("events")
-    for run in topic.runs():
-        state = cluster.journal(run.journal).catch_up()
+    for partition_range in topic.partition_ranges():
+        state = cluster.journal(partition_range.journal).catch_up()
         (producer,) = state.producers.values()
         (progress,) = producer.inputs.values()
         assert progress.landed == state.topic(topic.revision).totals().records

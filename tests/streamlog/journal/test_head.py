@@ -76,9 +76,14 @@ def lacks(handle: JournalHandle) -> bool:
 
 def sums(state: JournalState, topic: Topic) -> tuple[object, ...]:
     """What a reader of the head is to see as everybody else does."""
-    known, run = state.topic(topic.revision), topic.runs()[0]
+    known, partition_range = state.topic(topic.revision), topic.partition_ranges()[0]
     views = tuple(known.view(p) for p in range(topic.partitions))
-    return known.totals(), views, state.dropped.tobytes(), summary_of(0, [(topic, run)], state, Place(7, "id"))
+    return (
+        known.totals(),
+        views,
+        state.dropped.tobytes(),
+        summary_of(0, [(topic, partition_range)], state, Place(7, "id")),
+    )
 
 
 def reads(cluster: ClusterHandles, of: str = "get") -> Counter[str]:
@@ -140,7 +145,7 @@ def test_an_append_an_advance_and_a_fence_read_no_rows() -> None:
     assert lacks(other)
 
 
-def test_an_edit_is_judged_by_the_rows_and_not_by_a_head() -> None:
+def test_an_edit_is_checked_by_the_rows_and_not_by_a_head() -> None:
     """Hazard 24."""
     w = Lists()
     other = w.another()

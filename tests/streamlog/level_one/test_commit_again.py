@@ -210,7 +210,7 @@ def test_a_repeated_commit_with_vacuumed_objects_is_lost(monkeypatch: pytest.Mon
         assert again(s, process) == ((0, 0, 2), [])
 
 
-def test_each_partition_is_judged_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_partition_is_checked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     s = Scene(monkeypatch)
     s.begun.commit()
     s.lift()

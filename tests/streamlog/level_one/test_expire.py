@@ -87,7 +87,7 @@ def test_retention_deletes_what_kafka_would_delete(
     objects: list[tuple[int, int]], ms: int, size: int, deleted: int
 ) -> None:
     assert starts(topic_state((0, objects)), ms, size) == ({0: 10 * deleted} if deleted else {})
-    # Beside others, each partition is judged by itself.
+    # Each partition is checked alone, whatever the others have.
     many = topic_state((0, [(1000, 0)]), (3, objects), (4, objects), (9, [(1, 0)]))
     assert {p: s for p, s in starts(many, ms, size).items() if p in {3, 4}} == (
         {3: 10 * deleted, 4: 10 * deleted} if deleted else {}

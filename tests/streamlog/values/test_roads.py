@@ -1,4 +1,4 @@
-"""Values parsed together, values fitted alone, and a judge that shares no code with either, over drawn records."""
+"""Values parsed together, values fitted alone, and a reference that shares no code with either, over drawn records."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from l0gc.streamlog.values.parse import ValueParser
 from l0gc.streamlog.values.schema_formats import columns_of
 from tests.support.memory_store import memory_cluster, store_of
 from tests.support.reconcile import put, reconcile
-from tests.support.typed_judge import judged
+from tests.support.typed_reference import expected_columns
 from tests.support.typed_values import a_line, fields_of
 
 TOGETHER: Final = 50
@@ -70,13 +70,13 @@ def _differences(seed: int, counts: Counter[str]) -> list[str]:
     found = []
     for odd in PARTS:
         lines = [a_line(r, fields, odd) for _ in range(TOGETHER)]
-        wanted = [judged(line, kinds) for line in lines]
+        expected = [expected_columns(line, kinds) for line in lines]
         found += [
-            f"{kinds} {line!r}: {got}, but the judge has {want}"
-            for line, got, want in zip(lines, parser.rows(lines), wanted, strict=True)
+            f"{kinds} {line!r}: {got}, but the reference has {want}"
+            for line, got, want in zip(lines, parser.rows(lines), expected, strict=True)
             if repr(got) != repr(want)
         ]
-        counts["fit"] += sum(fits for _, fits in wanted)
+        counts["fit"] += sum(fits for _, fits in expected)
     counts += parser.counts
     counts["records"] += len(PARTS) * TOGETHER
     return found
@@ -90,7 +90,7 @@ def _differences(seed: int, counts: Counter[str]) -> list[str]:
         pytest.param(range(600, 5_600), 10**6, marks=[pytest.mark.thorough, pytest.mark.release]),
     ],
 )
-def test_both_roads_and_the_judge_give_the_same_values(seeds: range, records: int) -> None:
+def test_both_roads_and_the_reference_give_the_same_values(seeds: range, records: int) -> None:
     counts = Counter[str]()
     assert [text for seed in seeds for text in _differences(seed, counts)][:5] == []
     assert counts["records"] == records
@@ -99,7 +99,7 @@ def test_both_roads_and_the_judge_give_the_same_values(seeds: range, records: in
 
 
 @pytest.mark.parametrize("seeds", [range(6), pytest.param(range(10, 150), marks=pytest.mark.thorough)])
-def test_duckdb_reads_in_l1_the_values_of_the_judge(seeds: range, tmp_path: Path) -> None:
+def test_duckdb_reads_in_l1_the_values_of_the_reference(seeds: range, tmp_path: Path) -> None:
     for seed in seeds:
         r, fields = _drawn(seed)
         kinds = {f["name"]: f["type"] for f in fields}
@@ -109,15 +109,15 @@ def test_duckdb_reads_in_l1_the_values_of_the_judge(seeds: range, tmp_path: Path
         cluster.controller.create_topic("events", 1, columns=schema)
         put(cluster, "events", {0: lines})
         cluster.controller.advance(None)
-        wanted = [judged(line, kinds) for line in lines]
-        assert reconcile(cluster, "events").misfits == sum(not fits for _, fits in wanted)
+        expected = [expected_columns(line, kinds) for line in lines]
+        assert reconcile(cluster, "events").misfits == sum(not fits for _, fits in expected)
         (body,) = (o.body for key, o in store_of(cluster).objects.items() if key.startswith("level_one/"))
         (tmp_path / "l1.parquet").write_bytes(body)
         names = ", ".join('"' + c.column.replace('"', '""') + '"' for c in schema)
         with duckdb.connect() as duck:
             read = f"SELECT {names}, {VALUE_ERROR} FROM '{tmp_path / 'l1.parquet'}' ORDER BY \"offset\""
             rows = duck.sql(read).fetchall()
-        for line, row, (values, fits) in zip(lines, rows, wanted, strict=True):
+        for line, row, (values, fits) in zip(lines, rows, expected, strict=True):
             found = dict(zip(kinds, map(_plain, row), strict=False))
             assert (repr(found), row[-1] is None) == (repr(values), fits), (kinds, line)
             assert fits == (row[-1] is None), json.dumps(row[-1])

@@ -1,4 +1,4 @@
-"""A judge of typed columns that shares no code with l0gc: Python's json, decimal and datetime, and no Arrow."""
+"""A reference for typed columns that shares no code with l0gc: Python's json, decimal and datetime, and no Arrow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _never(text: str) -> Any:
     raise ValueError(text)
 
 
-def judged(value: bytes, fields: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
+def expected_columns(value: bytes, fields: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
     """The columns of a value, by the types in Iceberg's JSON, and whether all of it fits."""
     nothing = dict.fromkeys(fields)
     try:
