@@ -71,6 +71,7 @@ thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
 release: thorough ## Take hours: whole searches, 2,000 seeds, every crash point, a soak; before a release, or after a change of a log's rule
 	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 10 -m release
 	L0GC_FUZZ_EXAMPLES=1000 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/fuzz
+	L0GC_TRIES=10 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not thorough' $$(grep -rl '^@tries' tests --include='test_*.py')
 	$(BIN)/python -m tests.exhaustive --seconds inf
 	$(BIN)/python -m tests.simulation --seeds 2000
 	$(BIN)/python -m tests.simulation --seeds 300 --losses

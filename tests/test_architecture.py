@@ -517,10 +517,10 @@ def _is_command(function: ast.FunctionDef) -> bool:
 
 def test_a_tests_name_has_at_most_twelve_words() -> None:
     long = [
-        f"{path.relative_to(TESTS)}: {node.name}"
+        f"{path.relative_to(TESTS)}: {name}"
         for path in TESTS.rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_") and node.name.count("_") > LONGEST_NAME
+        for name in re.findall(r"^ *def (test_\w+)\(", path.read_text(), re.MULTILINE)
+        if name.count("_") > LONGEST_NAME
     ]
     assert long == []
 

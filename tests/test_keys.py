@@ -6,12 +6,13 @@ import re
 import uuid
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.epoch import MAX_EPOCH
 from l0gc.errors import UsageError
 from l0gc.keys import KeyLayout, L0Key, PartitionId, check_topic_name, journal_log, level_one
+from tests.support.tries import tries
 
 DEFAULT = KeyLayout()
 LAYOUTS = [
@@ -260,7 +261,7 @@ def test_a_topic_name_of_allowed_characters_is_accepted(name: str) -> None:
     ),
     st.data(),
 )
-@settings(max_examples=300)
+@tries(120)
 def test_the_epochs_of_many_keys_are_what_parsing_each_of_them_says(layout: KeyLayout, data: st.DataObject) -> None:
     epoch = re.search(r"epoch:0(\d+)", layout.template)
     shard = re.search(r"shard:0(\d+)", layout.template)

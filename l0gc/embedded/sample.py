@@ -46,9 +46,10 @@ def flights() -> Iterator[bytes]:
             )
 
 
-def count_flights() -> int:
+def count_flights(limit: int | None = None) -> int:
+    """Return how many flights there are, or the limit if there are more."""
     with _open_csv() as text:
-        return sum(1 for _ in csv.reader(text)) - 1
+        return sum(1 for _ in islice(csv.reader(text), 1, None if limit is None else limit + 1))
 
 
 def write_files(directory: str | os.PathLike[str], files: int, limit: int | None = None) -> list[Path]:
@@ -59,7 +60,7 @@ def write_files(directory: str | os.PathLike[str], files: int, limit: int | None
     """
     if limit is not None and limit < 0:
         raise UsageError(f"the limit of flights is {limit}; it cannot be below 0")
-    total = count_flights() if limit is None else min(limit, count_flights())
+    total = count_flights(limit)
     if not 1 <= files <= max(total, 1):
         raise UsageError(f"{total} flights cannot be split into {files} files; ask for 1 to {max(total, 1)}")
     folder = Path(directory)

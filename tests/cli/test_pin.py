@@ -67,7 +67,7 @@ def test_what_holds_m_is_named_with_its_age_and_bytes(
     file.write_bytes(b"".join(b'{"n":%d}\n' % n for n in range(100)))
     l0gc("compute-watermark", "--engine", "local")
     pin = l0gc("pin", "create", "backup", "--why", "nightly")
-    for _ in range(4):
+    for _ in range(2):
         l0gc("epoch", "advance")
         l0gc("upload", "events", str(file))
         l0gc("reconcile", "--engine", "local")

@@ -51,7 +51,7 @@ def read_exports(stdout: IO[str] | None) -> dict[str, str]:
     return exports
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.thorough)])
 def test_the_printed_lines_suffice_for_a_client(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp=tmp_path) as process:
         exports = read_exports(process.stdout)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import l0gc.collect.skip_scan
@@ -17,6 +17,7 @@ from l0gc.operations import Sweep
 from l0gc.storage.objectstore import PAGE_SIZE
 from tests.support.l0_buckets import SHARDS, Backwards, Disordered, a_store, below, buckets, name_of
 from tests.support.memory_store import MemoryStore
+from tests.support.tries import tries
 
 
 def garbage(layout: KeyLayout, keys: list[str], watermark: int) -> list[str]:
@@ -50,7 +51,7 @@ def pages_of(size: int) -> None:
 
 
 @given(buckets(), st.integers(1, 7), cuts, st.booleans())
-@settings(max_examples=400)
+@tries(150)
 def test_the_ranges_find_exactly_the_garbage_each_key_once(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]], skip: bool
 ) -> None:
@@ -64,7 +65,7 @@ def test_the_ranges_find_exactly_the_garbage_each_key_once(
 
 
 @given(buckets(), st.integers(1, 7), cuts)
-@settings(max_examples=400)
+@tries(150)
 def test_a_scan_reads_at_most_the_pages_of_garbage_and_shards(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]]
 ) -> None:
@@ -81,7 +82,7 @@ def test_a_scan_reads_at_most_the_pages_of_garbage_and_shards(
 
 
 @given(buckets(), st.integers(1, 7), cuts)
-@settings(max_examples=200)
+@tries(80)
 def test_a_scan_without_skipping_counts_every_key_once(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]]
 ) -> None:
@@ -113,7 +114,7 @@ def test_one_page_of_each_shard_is_enough_where_nothing_is_garbage() -> None:
 
 
 @given(buckets(), st.integers(1, 7), cuts, st.integers(0, 9))
-@settings(max_examples=300)
+@tries(120)
 def test_a_disordered_store_is_never_read_wrongly(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]], seed: int
 ) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.plan import plan_sweep
@@ -37,6 +37,7 @@ from tests.collect.test_sweep_local import (
 )
 from tests.support.l0_buckets import name_of
 from tests.support.memory_store import Call, MemoryStore, failing, once, publish_m, store_of
+from tests.support.tries import tries
 
 
 class Unruly(Disordered):
@@ -90,7 +91,7 @@ class Unruly(Disordered):
     once=st.frozensets(st.integers(0, 15), max_size=4),
     threads=st.booleans(),
 )
-@settings(max_examples=120)
+@tries(50)
 def test_any_bucket_on_any_store_loses_what_is_eligible_and_can_go(
     objects: list[tuple[int, int, int]],
     watermark: int,

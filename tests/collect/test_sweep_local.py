@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.collect.history import list_runs
@@ -25,6 +25,7 @@ from l0gc.streamlog.cluster import ClusterHandles
 from l0gc.watermark.publication import PublishedWatermark, publish
 from tests.support.l0_buckets import name_of
 from tests.support.memory_store import FakeClock, MemoryStore, failing, memory_cluster, once, publish_m, store_of
+from tests.support.tries import tries
 
 EPOCHS = 8
 
@@ -329,7 +330,7 @@ def test_a_dry_run_of_a_disordered_store_counts_nothing_twice(
     st.integers(1, 5),
     st.sampled_from([None, 1, 5, 50]),
 )
-@settings(max_examples=150)
+@tries(60)
 def test_any_bucket_is_swept_of_its_garbage_and_of_nothing_else(
     objects: list[tuple[int, int, int]],
     foreign: list[str],

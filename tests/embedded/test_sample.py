@@ -86,6 +86,7 @@ def test_writing_again_gives_the_same_bytes(tmp_path: Path) -> None:
     assert first == again
 
 
+@pytest.mark.thorough
 def test_without_a_limit_nothing_is_left_out(tmp_path: Path) -> None:
     paths = sample.write_files(tmp_path, files=5, limit=None)
     assert sum(path.read_bytes().count(b"\n") for path in paths) == ALL_FLIGHTS

@@ -243,7 +243,9 @@ def planted(revision: int, name: str) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("roles", [("sweeper", "vacuumer"), ("collector", "collector")])
+@pytest.mark.parametrize(
+    "roles", [("sweeper", "vacuumer"), pytest.param(("collector", "collector"), marks=pytest.mark.thorough)]
+)
 def test_what_collects_may_delete_every_kind_of_garbage_wherever_it_lies(
     account: Account, roles: tuple[str, str]
 ) -> None:

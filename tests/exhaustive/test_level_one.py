@@ -40,6 +40,10 @@ QUICK = [
 ]
 
 
+BEGUN = Limits(states=1_000)
+"""How far `make test` searches them; `make thorough` searches them to the end."""
+
+
 def searched(scope: L1Scope, limits: Limits = NO_LIMITS) -> Found:
     return L1Search(scope).run(limits)
 
@@ -52,9 +56,10 @@ def _nothing_wrong(scope: L1Scope, states: int, limits: Limits = NO_LIMITS) -> N
     assert found.content > 0 or not found.complete
 
 
+@pytest.mark.parametrize("limits", [BEGUN, pytest.param(NO_LIMITS, marks=pytest.mark.thorough)], ids=["begun", "all"])
 @pytest.mark.parametrize(("scope", "states"), QUICK, ids=[s.name for s, _ in QUICK])
-def test_no_interleaving_breaks_a_rule(scope: L1Scope, states: int) -> None:
-    _nothing_wrong(scope, states)
+def test_no_interleaving_breaks_a_rule(scope: L1Scope, states: int, limits: Limits) -> None:
+    _nothing_wrong(scope, states, limits)
 
 
 @pytest.mark.thorough

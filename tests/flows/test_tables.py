@@ -97,7 +97,10 @@ def everything_with_the_catalog(code: int, sentence: str) -> None:
     refused(code, sentence, "drop events")
 
 
-def test_every_catalog_failure_is_one_sentence(store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("every", [2, pytest.param(1, marks=pytest.mark.thorough)])
+def test_every_catalog_failure_is_one_sentence(
+    store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: int
+) -> None:
     l0gc("table", "create", "events", "--catalog", "lake")
     with untouched(store):
         for status, sentence in (
@@ -105,7 +108,7 @@ def test_every_catalog_failure_is_one_sentence(store: S3Store, tmp_path: Path, m
             (403, "catalog 'lake' or its warehouse refuses: AnError: not today"),
             (500, "catalog 'lake' failed: AnError: not today"),
             (503, "catalog 'lake' failed: AnError: not today"),
-        ):
+        )[::every]:
             with a_catalog_that_answers(status) as uri:
                 configure(monkeypatch, type="rest", uri=uri)
                 everything_with_the_catalog(1, sentence)

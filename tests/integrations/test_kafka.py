@@ -273,7 +273,7 @@ def test_more_partitions_than_the_topic_of_l0gc_has_end_the_bridge(
         to_l0gc(servers, url, 1)
 
 
-@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("back", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_a_signal_ends_the_bridge_in_a_sentence_and_it_goes_on(
     kafka: tuple[Producer, str], url: str, back: bool
 ) -> None:

@@ -252,8 +252,8 @@ class SweepCase:
 
 SWEEPS: Final = [
     SweepCase(10**6, 2 * 10**5, 100, thorough=True),
-    SweepCase(5 * 10**5, 5 * 10**4, 1000, counted=504, thorough=True),
-    SweepCase(10**6, 10**5, 1000),
+    SweepCase(5 * 10**5, 5 * 10**4, 1000, counted=504),
+    SweepCase(10**6, 10**5, 1000, thorough=True),
     SweepCase(10**8, 10**5, 1000, thorough=True),
     SweepCase(10**9, 10**6, 1000, dry_run=True, thorough=True),
     SweepCase(OBJECTS, STEADY, SHARDS, run=False),

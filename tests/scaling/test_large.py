@@ -77,8 +77,8 @@ def test_a_sweep(case: SweepCase) -> None:
 
 
 def test_a_full_listing_to_compute_m() -> None:
-    keys = 10**6
-    store = a_bucket(keys, 10**5, 1000)
+    keys = 2 * 10**5
+    store = a_bucket(keys, 2 * 10**4, 1000)
     cluster = a_process(store)
     results: list[WatermarkResult] = []
 

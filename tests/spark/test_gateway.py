@@ -80,7 +80,9 @@ while True:
 """A command in the middle of a call that no signal ends."""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, *(pytest.param(n, marks=pytest.mark.thorough) for n in (signal.SIGINT, signal.SIGHUP))]
+)
 def test_a_signal_while_java_starts_ends_all_of_it_in_one_line(start: Start, tmp_path: Path, number: int) -> None:
     process, mark = start(STARTING)
     os.killpg(process.pid, number)
@@ -111,7 +113,7 @@ def test_a_worker_that_is_left_by_java_is_ended_before_l0gc_ends(start: Start) -
     assert marked(mark) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGABRT])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGABRT, marks=pytest.mark.thorough)])
 def test_java_goes_though_l0gc_could_not_end_it(start: Start, number: int) -> None:
     process, mark = start(WAITING)
     os.kill(process.pid, number)

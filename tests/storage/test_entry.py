@@ -8,7 +8,7 @@ import zlib
 import msgspec
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import CorruptObjectError, ProtocolError
@@ -24,6 +24,7 @@ from l0gc.storage.entry import (
     head_length,
     join_state,
 )
+from tests.support.tries import tries
 
 KEY = "l0gc/x/log/00000000000000000007"
 ENTRY = Entry("f00dcafe-1", 1_700_000_000_000, b"payload " * 40)
@@ -76,7 +77,7 @@ def test_an_entry_of_another_key_is_refused() -> None:
 
 
 @given(st.binary(max_size=400))
-@settings(max_examples=500)
+@tries(200)
 def test_any_bytes_are_refused_by_name(body: bytes) -> None:
     found = decoded(body)
     assert isinstance(found, str)
@@ -84,7 +85,7 @@ def test_any_bytes_are_refused_by_name(body: bytes) -> None:
 
 
 @given(st.binary(max_size=400), st.sampled_from([b"\x00", b"\x01", b"\x02", b"\xff"]))
-@settings(max_examples=500)
+@tries(200)
 def test_content_with_a_valid_checksum_decodes_or_is_refused_by_name(content: bytes, kind: bytes) -> None:
     found = decoded(sealed(kind + content))
     assert isinstance(found, Entry) or KEY in found

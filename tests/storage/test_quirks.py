@@ -232,7 +232,7 @@ def test_a_store_without_location_constraints_gets_none() -> None:
     assert (b">here<" in first, second) == (True, b"")
 
 
-@pytest.mark.parametrize("status", [404, 405, 501])
+@pytest.mark.parametrize("status", [501, *(pytest.param(s, marks=pytest.mark.thorough) for s in (404, 405))])
 def test_a_store_without_versions_is_one_whose_versioning_is_off(status: int) -> None:
     with store_with(lambda r: status if r["QUERY_STRING"] in {"versioning", "versions"} else None) as store:
         assert store.versioning() == OFF

@@ -10,7 +10,7 @@ from unittest import mock
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import (
@@ -29,6 +29,7 @@ from l0gc.storage.log import TRUNCATE_MIN_AGE_MS, SharedLog
 from l0gc.storage.objectstore import PutResult, StoredObject
 from l0gc.storage.replica import CHECKPOINT_BYTES, CHECKPOINT_EVERY, PROPOSE_DEADLINE_S, READ_AGAIN_S, Replica
 from tests.support.memory_store import Call, FakeClock, MemoryStore, failing, lose_reply
+from tests.support.tries import tries
 from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
 FOLDER = "l0gc/x/"
@@ -677,7 +678,7 @@ steps = st.lists(
 
 
 @given(steps)
-@settings(max_examples=300)
+@tries(120)
 def test_processes_on_one_store_share_one_history_whatever_happens(
     plan: list[tuple[int, str, dict[int, list[tuple[int, str]]], dict[int, str]]],
 ) -> None:

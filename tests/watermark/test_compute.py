@@ -20,6 +20,7 @@ from l0gc.streamlog.journal.summary import TopicPartitions, summary_of
 from l0gc.watermark.compute import check_cluster_id, check_epochs, compute, holders_of
 from l0gc.watermark.source import HELD_BACK_SHOWN, IDLE, REPORTED, UNREADABLE, Holder, UnitSummary
 from tests.support.journal import Journal, extents_of, gc_epoch_of, name_of
+from tests.support.tries import tries
 
 
 def unit(*gc_epochs: int, topic: str = "t", first: int = 0, highest: int = NO_WATERMARK) -> UnitSummary:
@@ -205,7 +206,7 @@ class Model:
 
 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
-@settings(max_examples=80)
+@tries(40)
 def test_no_stale_view_yields_a_watermark_that_reaches_a_live_object(rng: random.Random, steps: int) -> None:
     """Hazards 1, 5 and 6: any old snapshot with any copies of the journals is safe now, and for all that may come."""
     model = Model(rng)

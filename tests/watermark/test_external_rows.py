@@ -8,11 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.watermark.external_rows import ExternalSummary, add_up, merged, spread
 from tests.support.external import LISTED, REPORTED, table
+from tests.support.tries import tries
 
 Listed = tuple[str, int | None, int]
 Reported = tuple[str, int | None, int, int]
@@ -48,7 +49,7 @@ def plainly(listed: list[Listed], reported: list[Reported]) -> tuple[dict[Listed
 
 
 @given(st.randoms(use_true_random=False))
-@settings(max_examples=150)
+@tries(60)
 def test_the_answer_is_that_of_a_plain_loop_however_rows_are_spread(rng: random.Random) -> None:
     choices: list[list[int | None]] = [[None], [1, 5, 9], [None, 1, 5]]
     revisions = rng.choice(choices)

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.epoch import prev
@@ -57,6 +57,7 @@ from tests.support.journal import (
     reconciled,
     starts_of,
 )
+from tests.support.tries import tries
 
 MACHINE = JournalMachine(0)
 
@@ -125,7 +126,7 @@ class OnePartition:
         self.bound = max(self.bound, min([self.previous, *(e for _, e in self.unreconciled)]))
 
 
-@settings(max_examples=300)
+@tries(120)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["put", "put", "put", "advance", "barrier", "reconcile"]), st.integers(0, 12)),
@@ -197,7 +198,7 @@ def step(j: Journal, n: int, kind: str, a: int, records: dict[int, int], revisio
             j.reconcile(upto, revision=revision)
 
 
-@settings(max_examples=200)
+@tries(80)
 @given(STEPS)
 def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[int, int], int]]) -> None:
     j = Journal()

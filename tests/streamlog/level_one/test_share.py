@@ -177,7 +177,7 @@ def test_a_drain_whose_object_would_hold_other_records_uploads_nothing(monkeypat
 
 
 def test_a_damaged_block_is_named_and_the_other_partitions_are_drained() -> None:
-    cluster, topic, _ = loaded(2, 3000)
+    cluster, topic, _ = loaded(2, 600)
     (first, _) = (k for k in sorted(store_of(cluster).objects) if k.startswith("level_one/"))
     o = store_of(cluster).objects[first]
     o.body = bytes([o.body[0] ^ 1]) + o.body[1:]

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from l0gc.streamlog.controller.value_schema import FIRST_ID, VALUE_ERROR, VALUE_ERROR_ID, evolved
@@ -18,6 +18,7 @@ from l0gc.streamlog.values import parse
 from l0gc.streamlog.values.fits import MAX_NESTING
 from l0gc.streamlog.values.parse import ValueParser
 from l0gc.streamlog.values.schema_formats import columns_of
+from tests.support.tries import tries
 
 PLACE: Final = {"type": "struct", "fields": [{"name": "lat", "type": "float"}, {"name": "day", "type": "date"}]}
 FIELDS: Final = [
@@ -101,7 +102,7 @@ def test_a_record_has_its_fields_by_their_types() -> None:
         (b'{"price": " 1"}', "$.price"), (b'{"at": "9999-12-31T23:00:00-01:00"}', "in the years 1 to 9999 of UTC"),
         (b'{"at": "2024-01-31T10:00:60Z"}', "$.at"), (b'{"at": "2024-01-31T10:00:00+24:00"}', "$.at"),
         (b'{"other": ' + b"[" * MAX_NESTING + b"]" * MAX_NESTING + b"}", "nested more than 200"),
-        (b'{"other": ' + b'{"a":' * 500_000 + b"1" + b"}" * 500_001, "nested more than 200"),
+        (b'{"other": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, "nested more than 200"),
     ],
 )  # fmt: skip
 def test_a_misfit_is_null_and_its_reason_is_named(value: bytes, why: str) -> None:
@@ -290,7 +291,7 @@ CUT = st.tuples(JSON, st.integers(0, 40), st.binary(max_size=2)).map(lambda c: c
 
 
 @given(st.lists(JSON | HOSTILE | CUT, max_size=6))
-@settings(max_examples=200, deadline=None)
+@tries(80)
 def test_a_row_depends_on_its_own_bytes_alone(some: list[bytes]) -> None:
     together = rows_of(PARSER, some)
     assert repr(together) == repr(rows_of(ALONE, some))
@@ -299,7 +300,7 @@ def test_a_row_depends_on_its_own_bytes_alone(some: list[bytes]) -> None:
 
 @given(st.lists(GOOD, min_size=1, max_size=6))
 @example([{"x": 2**53 + 1}])
-@settings(max_examples=100, deadline=None)
+@tries(50)
 def test_what_fits_has_the_values_that_python_reads(some: list[dict[str, Any]]) -> None:
     found = rows_of(PARSER, [json.dumps(record).encode() for record in some])
     for got, record in zip(found, some, strict=True):
