@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -72,6 +73,8 @@ _ONLY_OBSTORES: Final = (
     "AWS_SSE_CUSTOMER_KEY_BASE64",
 )
 """Variables that obstore reads and boto3 does not, and that no argument can override."""
+_ATTEMPTS: Final = ContextVar("attempts", default=ATTEMPTS)
+"""How often a request of boto3's is sent at most."""
 
 
 class _Built(Exception):
@@ -82,7 +85,7 @@ class _Built(Exception):
 
 
 class Access:
-    """The clients of one bucket, each created on first use. Safe for use by several threads.
+    """The two clients of one bucket, each created on first use. Safe for use by several threads.
 
     In Python 3.11 a cached property locks while it is computed: `bulk` needs `reach`, and `reach` needs `client`. So
     `_lock` is taken last.
@@ -138,15 +141,7 @@ class Access:
 
     @cached_property
     def client(self) -> S3Client:
-        """Return the boto3 client for requests that may be retried."""
-        return self._client(ATTEMPTS)
-
-    @cached_property
-    def once(self) -> S3Client:
-        """Return the boto3 client for requests that must be sent once: the caller acts on their failure."""
-        return self._client(1)
-
-    def _client(self, attempts: int) -> S3Client:
+        """Return the boto3 client."""
         import botocore.handlers
         from botocore.config import Config
 
@@ -178,7 +173,7 @@ class Access:
         for operation in NEEDS:
             events.register(f"before-parse.s3.{operation}", check_answer)
         events.register_last("before-call.s3", _expect_nothing)
-        events.register("needs-retry.s3", partial(_send_again, attempts, self._patience))
+        events.register("needs-retry.s3", partial(_send_again, self._patience))
         for name, value in (("ServerSideEncryption", self._config.sse), ("SSEKMSKeyId", self._config.sse_kms_key_id)):
             for write in ("PutObject", "CreateMultipartUpload") if value else ():
                 events.register(f"before-parameter-build.s3.{write}", partial(_set, name, value))
@@ -248,6 +243,18 @@ class Access:
         self.obstacle = obstacle
         vars(self)["bulk"] = None
         _log.info("boto3 lists and reads, not obstore: %s", obstacle, extra=event("without_obstore", why=obstacle))
+
+
+@contextmanager
+def sent_once(*, once: bool = True) -> Iterator[None]:
+    """Send each of this thread's requests of the block once: the caller acts on its failure. Without `once`, a request may
+    be sent again.
+    """
+    ours = _ATTEMPTS.set(1 if once else ATTEMPTS)
+    try:
+        yield
+    finally:
+        _ATTEMPTS.reset(ours)
 
 
 @contextmanager
@@ -338,13 +345,15 @@ def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
 
 
 def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
-    """Send the body together with the head: some proxies do not answer botocore's `Expect: 100-continue`, or refuse it."""
+    """Send the body together with the head: some proxies do not answer botocore's `Expect: 100-continue`, or refuse it.
+
+    Note for `_send_again` when the first attempt began, and how many there may be.
+    """
     params["headers"].pop("Expect", None)
-    params["context"]["began"] = time.monotonic()
+    params["context"] |= {"began": time.monotonic(), "attempts": _ATTEMPTS.get()}
 
 
 def _send_again(
-    most: int,
     patience: Patience,
     response: tuple[Any, Any] | None,
     caught_exception: Exception | None,
@@ -352,12 +361,9 @@ def _send_again(
     request_dict: dict[str, Any],
     **_: Any,
 ) -> float | None:
-    """Return how long to wait before a request is sent again, if its row says so; None if it is not.
-
-    Args:
-        most: how often a request is sent.
-    """
-    if attempts >= most or not patience.allows_again(request_dict["context"]["began"]):
+    """Return how long to wait before a request is sent again, if its row says so; None if it is not."""
+    sent = request_dict["context"]
+    if attempts >= sent["attempts"] or not patience.allows_again(sent["began"]):
         return None
     from botocore.exceptions import BotoCoreError
 

@@ -40,7 +40,7 @@ from l0gc.errors import (
     UsageError,
 )
 from l0gc.events import event
-from l0gc.storage.access import Access
+from l0gc.storage.access import Access, sent_once
 from l0gc.storage.answers import DELETE_BODY, DOCUMENT, parse_time, promised_size, read_deleted, request_body
 from l0gc.storage.bulk import COALESCE_BYTES
 from l0gc.storage.config import StoreConfig
@@ -214,7 +214,8 @@ class S3Store:
         """Return the answer of a boto3 operation on the bucket: see `call`. With `once` it is not retried."""
 
         def request() -> Any:
-            return getattr(self.access.once if once else self.client, operation)(Bucket=self.config.bucket, **fields)
+            with sent_once(once=once):
+                return getattr(self.client, operation)(Bucket=self.config.bucket, **fields)
 
         return self.call(kind, about, request, folder=fields.get("Prefix", "").removeprefix(self.config.prefix))
 
@@ -331,18 +332,16 @@ class S3Store:
         return [read[at][start - at : start - at + length] for at, (start, length) in zip(of, ranges, strict=True)]
 
     def put(self, key: str, body: bytes) -> PutResult:
-        return self.call("put", key, lambda: self._put(self.client, key, body))
+        return self.call("put", key, lambda: self._put(key, body))
 
     def put_if_absent(self, key: str, body: bytes) -> PutResult:
-        return self.call(
-            "put", key, lambda: self._put(self.access.once, key, body, {"IfNoneMatch": "*"}), conditional=True
-        )
+        return self.call("put", key, lambda: self._put(key, body, {"IfNoneMatch": "*"}), conditional=True)
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         strong = etag.removeprefix(_WEAK)  # a proxy that compresses answers marks the store's own ETag as weak
         match = {"IfMatch": strong if self.quotes_etags else strong.strip('"')}
         try:
-            return self.call("put", key, lambda: self._put(self.access.once, key, body, match), conditional=True)
+            return self.call("put", key, lambda: self._put(key, body, match), conditional=True)
         except ObjectNotFoundError as e:  # S3 answers 404 where the object to replace is gone
             raise PreconditionFailedError(str(e)) from e
         except PreconditionFailedError as e:
@@ -363,8 +362,11 @@ class S3Store:
                 f"the store refuses to replace {self.full(key)}, although its ETag {etag} is the current one: {why}"
             ) from refused
 
-    def _put(self, client: S3Client, key: str, body: bytes, condition: dict[str, Any] | None = None) -> PutResult:
-        r = client.put_object(Bucket=self.config.bucket, Key=self.full_key(key), Body=body, **(condition or {}))
+    def _put(self, key: str, body: bytes, condition: dict[str, Any] | None = None) -> PutResult:
+        with sent_once(once=condition is not None):
+            r = self.client.put_object(
+                Bucket=self.config.bucket, Key=self.full_key(key), Body=body, **(condition or {})
+            )
         return PutResult(r["ETag"], date_ms(r))
 
     def put_bulk(self, key: str, body: bytes) -> None:

@@ -311,7 +311,8 @@ def test_threads_that_need_the_first_clients_at_once_all_get_them(monkeypatch: p
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     for _ in range(6):
         access = S3Store(StoreConfig("bucket", endpoint_url="http://127.0.0.1:9")).access
-        start, got = threading.Barrier(6), list[object]()
+        names = ("bulk", "client", "endpoint_url", "reach", "credentials")
+        start, got = threading.Barrier(len(names)), list[object]()
 
         def first(
             name: str, access: Access = access, start: threading.Barrier = start, got: list[object] = got
@@ -319,7 +320,6 @@ def test_threads_that_need_the_first_clients_at_once_all_get_them(monkeypatch: p
             start.wait()
             got.append(getattr(access, name))
 
-        names = ("bulk", "client", "once", "endpoint_url", "reach", "credentials")
         threads = [threading.Thread(target=first, args=(name,), daemon=True) for name in names]
         for t in threads:
             t.start()

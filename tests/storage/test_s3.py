@@ -370,13 +370,13 @@ def test_an_object_is_described_without_its_content(store: S3Store) -> None:
 def test_an_etag_is_sent_in_its_quotes_or_without(store: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     etag = store.put("k", b"1").etag
     sent: list[str] = []
-    real = store.access.once.put_object
+    real = store.client.put_object
 
     def recorded(**arguments: Any) -> Any:
         sent.append(arguments["IfMatch"])
         return real(**arguments)
 
-    monkeypatch.setattr(store.access.once, "put_object", recorded)
+    monkeypatch.setattr(store.client, "put_object", recorded)
     store.put_if_match("k", b"2", etag)
     store.quotes_etags = False
     with pytest.raises(PreconditionFailedError):
