@@ -46,6 +46,7 @@ from l0gc.streamlog.journal.entries import ObjectExtents
 from l0gc.streamlog.journal.topic import l1_key
 from l0gc.streamlog.level_one import write
 from l0gc.streamlog.level_one.give_up import give_up
+from l0gc.streamlog.level_one.merge_plan import MergeRule
 from l0gc.streamlog.level_one.parquet import L1_SCHEMA, PARTITION, WantedFile, open_l1
 from l0gc.streamlog.reader import read_topic
 from l0gc.streamlog.topics import delete_topic
@@ -55,6 +56,7 @@ from tests.support.l1_files import l1_body
 from tests.support.memory_store import MemoryStore, another_process, store_of, topic_in_memory
 from tests.support.merge import merge
 from tests.support.reconcile import files, partition_of, put, reconcile
+from tests.support.spark_source import read as read_in_spark
 from tests.support.spark_source import write_batch
 from tests.support.vacuum import vacuum_later
 
@@ -283,6 +285,47 @@ def test_512_mib_of_zeros_in_an_l1_object_are_refused_for_real() -> None:
     assert wanted.file.bytes < 100_000
     with pytest.raises(CorruptObjectError, match=f"more than the {MAX_GROUP_BYTES:,}"):
         open_l1(store, wanted)
+
+
+def read_whole(cluster: ClusterHandles) -> None:
+    list(read_topic(cluster, cluster.controller.snapshot().topic("events")))
+
+
+def read_on_spark(cluster: ClusterHandles) -> None:
+    read_in_spark(cluster, topic="events")
+
+
+def merge_all(cluster: ClusterHandles) -> None:
+    merged = merge(cluster, rule=MergeRule(fan_in=2))
+    raise CorruptObjectError("; ".join(merged.errors))
+
+
+def verify_deeply(cluster: ClusterHandles) -> None:
+    raise CorruptObjectError("; ".join(deep_findings(cluster)))
+
+
+@pytest.mark.parametrize("reader", [read_whole, read_on_spark, merge_all, verify_deeply])
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        {"use_dictionary": ["value"]},
+        {"use_dictionary": [], "column_encoding": {"key": "DELTA_BYTE_ARRAY"}},
+        {"use_dictionary": [], "column_encoding": {"value": "DELTA_BYTE_ARRAY"}},
+    ],
+    ids=["dictionary", "keys by what differs", "values by what differs"],
+)
+def test_every_reader_refuses_encodings_that_repeat_long_values(
+    monkeypatch: pytest.MonkeyPatch, encoded: dict[str, object], reader: Callable[[ClusterHandles], None]
+) -> None:
+    """A file of some KB that repeats a value of 1 MiB in each of a million rows would take a reader's memory."""
+    cluster = topic_in_memory(1)
+    for _ in range(4):
+        put(cluster, "events", {0: [bytes(1000)] * 100})
+        with monkeypatch.context() as m:
+            m.setattr(write, "_PARQUET", {**write._PARQUET, **encoded})
+            reconcile(cluster)
+    with pytest.raises(CorruptObjectError, match="in an encoding that may repeat long values"):
+        reader(another_process(cluster))
 
 
 def test_a_footer_above_its_limit_is_refused_before_it_is_fetched() -> None:

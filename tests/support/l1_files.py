@@ -14,7 +14,7 @@ def l1_body(table: pa.Table, key: str = "", **options: object) -> bytes:
     """A table as the L1 object at `key`, with the checksums of one; `options` are Parquet's."""
     sink = io.BytesIO()
     with pq.ParquetWriter(
-        sink, table.schema, **{"write_page_checksum": True, "store_schema": False, **options}
+        sink, table.schema, **{"write_page_checksum": True, "store_schema": False, "use_dictionary": False, **options}
     ) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({KEY_METADATA: key})

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, BinaryIO, Final
 
@@ -96,6 +96,7 @@ _CHECKSUM: Final = 4
 """Bytes before a footer: the CRC32C of all that follows them."""
 _CHECKED: Final = frozenset({"offset", "timestamp", "epoch"})
 """The columns whose statistics are compared with what is read: numbers that each writer's footer has."""
+_NEEDED: Final = frozenset(L1_SCHEMA.names)
 _BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
@@ -265,19 +266,30 @@ def _check_l1(metadata: Any, key: str) -> None:
     schema = metadata.schema.to_arrow_schema()
     wrong = schema != L1_SCHEMA and not has_l1_columns(schema)
     for number in range(metadata.num_row_groups):  # columns are found by the names that each repeats
-        wrong |= not {c.path_in_schema for c in _columns(metadata, number)}.issuperset(L1_SCHEMA.names)
-        _check_group(metadata, number, key)
+        of_group = {c.path_in_schema: c for c in _columns(metadata, number)}
+        wrong |= not of_group.keys() >= _NEEDED
+        _check_group(metadata.row_group(number).total_byte_size, of_group, key)
     if wrong:
         raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
     if (metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
         raise CorruptObjectError(f"{key} holds another object, or nothing that says which; restore it from a version")
 
 
-def _check_group(metadata: Any, number: int, key: str) -> None:
-    """Raise `CorruptObjectError` if a row group would unpack to more than any writer puts there."""
-    size = max(
-        metadata.row_group(number).total_byte_size, sum(c.total_uncompressed_size for c in _columns(metadata, number))
-    )
+def _check_group(size: int, of_group: Mapping[str, Any], key: str) -> None:
+    """Raise `CorruptObjectError` if a row group of this size would unpack to more than any writer puts there.
+
+    The footer's sizes do not bound values that a dictionary repeats, or that repeat the beginning of the one before. No
+    writer stores values in these ways.
+    """
+    for path, c in of_group.items():
+        if path in _CHECKED:
+            continue
+        if "DELTA_BYTE_ARRAY" in c.encodings or (path == "value" and c.has_dictionary_page):
+            raise CorruptObjectError(
+                f"{key} has column {path} in an encoding that may repeat long values, as no L1 object has; restore that "
+                "object from a version"
+            )
+    size = max(size, sum(c.total_uncompressed_size for c in of_group.values()))
     if size > MAX_GROUP_BYTES:
         raise CorruptObjectError(
             f"{key} has a row group that would unpack to {size:,} bytes, more than the {MAX_GROUP_BYTES:,} that it may "
