@@ -5,7 +5,7 @@ The library starts at `l0gc.open`. It is imported on first use, so that `import 
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # `typing` takes a third of what importing this package takes
+TYPE_CHECKING = False  # importing `typing` takes a third of this package's import time
 
 if TYPE_CHECKING:
     from l0gc import errors as errors

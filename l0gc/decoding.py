@@ -1,7 +1,7 @@
 """Decode stored bytes, and raise one error of ours if they hold something else.
 
 Decoders are built by the thread that imports their module. msgspec learns a type when it is first used, and two threads
-that learn the same type at once crash the process. A decoder that has been built already knows its type.
+that learn the same type at once crash the process. A decoder that has been built already has its type.
 """
 
 from __future__ import annotations

@@ -92,7 +92,7 @@ class UsageError(L0gcError):
 class PartialFailureError(L0gcError):
     """Some objects failed and the rest is done; running the command again is safe.
 
-    Remedy: Run the command again; if the same objects fail, the message says why.
+    Remedy: Run the command again; if the same objects fail, the message gives the reason.
     """
 
     exit_code = 3
@@ -273,7 +273,7 @@ class StoreSilentError(StoreUnreachableError):
 class RequestRefusedError(StoreError):
     """The store refused a request by name: the same request would be refused again.
 
-    Remedy: Change what the message names.
+    Remedy: Change the value that the message names.
     """
 
 
@@ -362,7 +362,7 @@ class StoppedError(EndedError):
     """
 
 
-# -- 1: the protocol says no ------------------------------------------------------------------------------------------
+# -- 1: the protocol refuses ------------------------------------------------------------------------------------------
 
 
 class ProtocolError(L0gcError):

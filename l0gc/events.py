@@ -27,7 +27,7 @@ def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @runtime_checkable
 class Progress(Protocol):
-    """Receives what is being done, and how much of it is done if that is known; `fields` go to the log."""
+    """Receives the current step, and how much of it is done if known; `fields` go to the log."""
 
     def __call__(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None: ...
 

@@ -19,7 +19,7 @@ MAX_OBJECT_BYTES: Final = 1 << 30
 to some MiB of other records. An object's lengths in the log end at 2^32.
 """
 MAX_HOLE_BYTES: Final = 1 << 30
-"""What is left of lost blocks and is kept with a hole, in one object that is written by one request."""
+"""The remains of lost blocks that are kept with a hole, in one object that is written by one request."""
 MAX_GROUP_BYTES: Final = 128 << 20
 """A row group of an L1 object, unpacked. A writer cuts them at 4 MiB and a record, with up to four times that in typed
 columns. A small object may unpack to more if its footer is wrong, and a reader would take that much memory.
@@ -29,7 +29,7 @@ MAX_FOOTER_BYTES: Final = 96_000_000
 MAX_KEY_BYTES: Final = 1024
 """An object's key, as S3 has it, with the cluster's prefix."""
 LONGEST_KEY_BYTES: Final = 400
-"""What a key may take below the prefix: with a topic's name of 200 characters an L1 object's takes 348."""
+"""The bytes that a key may have below the prefix: with a topic's name of 200 characters an L1 object's takes 348."""
 MAX_PREFIX_BYTES: Final = MAX_KEY_BYTES - LONGEST_KEY_BYTES
 """A cluster's prefix, so that no name of a topic, and no epoch, makes a key that the store refuses."""
 ENTRY_LIMIT: Final = 64 << 20

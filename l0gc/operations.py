@@ -163,7 +163,7 @@ def written(operation: type[Operation], name: str) -> str:
 
 
 def texts_of(kind: type) -> dict[str, str]:
-    """Return what the docstrings of a class and its bases say about their attributes, by name; empty under `-OO`."""
+    """Return the descriptions of a class's attributes in its and its bases' docstrings, by name; empty under `-OO`."""
     texts = dict[str, str]()
     for part in reversed(kind.__mro__):
         _, _, lines = inspect.cleandoc(part.__doc__ or "").partition("\nAttributes:\n")
@@ -267,7 +267,7 @@ class Reconcile(Operation, frozen=True, kw_only=True):
     """Lift records from L0 to L1.
 
     Attributes:
-        up_to: Lift only what is at or below this epoch, and what comes before that in its partition.
+        up_to: Lift only records at or below this epoch, and those before them in their partitions.
         max_bytes: Lift at most this much of L0, the oldest epochs first, but at least one log entry's objects.
         round_bytes: How much of L0 is lifted and committed at once.
     """
@@ -304,7 +304,7 @@ class Expire(Operation, frozen=True, kw_only=True):
 
 
 class TableSync(Operation, frozen=True, kw_only=True):
-    """Update tables to list what is in L1 now.
+    """Update tables to list the current L1 objects.
 
     Attributes:
         keep_snapshots_s: How long a table's snapshot stays readable after a newer one replaces it.

@@ -197,13 +197,13 @@ class Cluster:
         """Yield a topic's records as they land, in order within each partition, until stopped. As `l0gc read --follow`.
 
         Each look sends one request for each journal of the topic, and more only if records have landed. `positions` of the
-        result is by partition where to continue: keep it, or `record.offset + 1`, with what the program makes of the
+        result is by partition where to continue: keep it, or `record.offset + 1`, with the program's result for the
         records, and give it as `start` with the topic's `topic_id`.
 
         Args:
             interval_s: how long to wait between two looks, in seconds, or a `timedelta`. While nothing lands, the wait grows
                 to eight times as long.
-            caught_up: called each time that all records that have landed were yielded, to write or commit what is held.
+            caught_up: called each time that all landed records were yielded, to write or commit those that it holds.
             stop: ends the iteration once it is set.
 
         Raises:
@@ -348,7 +348,7 @@ class Cluster:
 
         Args:
             spark: a session, or an engine, that does the work; without one, this process does it, which suits small buckets.
-            progress: called with what is done next, and the number of `records` that are in L1.
+            progress: called with the next step, and the number of `records` that are in L1.
         """
         from l0gc.streamlog.level_one.plan import has_work, waiting_bytes
         from l0gc.streamlog.level_one.reconcile import reconcile
@@ -392,7 +392,7 @@ class Cluster:
 
         Args:
             spark: see `reconcile`.
-            progress: called with what is done next, and how many `objects` were merged.
+            progress: called with the next step, and how many `objects` were merged.
         """
         from l0gc.streamlog.level_one.merge import plan_merge, run_merge
         from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -503,13 +503,13 @@ class Cluster:
 
         Args:
             spark: see `reconcile`.
-            external: what a system with an external log exports, as files, as data frames or as numbers; None for l0gc's own
+            external: reports of a system with an external log, as files, data frames or numbers; None for l0gc's own
                 journals.
             reports: with `partitions`, short for `external=ExternalFrames(reports, partitions)`.
             partitions: see `reports`.
             accept_lost: publish M though `published.json` is lost, damaged or another cluster's. As `--accept-lost`,
                 which first shows what is lost, and asks.
-            progress: called with what is done next.
+            progress: called with the next step.
         """
         from l0gc.streamlog.epoch_source import JournalSource
         from l0gc.streamlog.journal.summary import READERS
@@ -832,7 +832,7 @@ class Cluster:
 
         Args:
             spark: the session that does the work; without one, this process does it, which suits small buckets.
-            progress: called with what is done next.
+            progress: called with the next step.
         """
         from l0gc.inspect.verify.run import check_log_is_ours, verify
         from l0gc.inspect.verify.shadow import AccessLogs, verify_shadow
@@ -840,7 +840,7 @@ class Cluster:
         cluster, request = self.handles(), Verify.of(options)
         if request.access_logs is not None and not request.shadow:
             raise UsageError("--access-logs needs --shadow")
-        check_log_is_ours(cluster.controller.snapshot())  # said before Spark starts
+        check_log_is_ours(cluster.controller.snapshot())  # reported before Spark starts
         if request.shadow:
             progress("reading the records of shadow runs and the journals")
             logs = None

@@ -35,10 +35,10 @@ class Work:
 
     Attributes:
         size: reads how large it is, if that decides; it may stop counting at the number that it gets. -1 if it is not known.
-        unit: what is counted, for the sentence that says why: `objects eligible at the last scan`.
+        unit: the noun of what is counted, for the sentence that gives the reason: `objects eligible at the last scan`.
         pace: how fast it goes.
         journals: how many journals are read in addition.
-        limits: the options that only one process can keep, as the sentence that refuses Spark says it; empty without.
+        limits: the options that only one process can keep, worded for the sentence that refuses Spark; empty without any.
         needed: whether there is anything for Spark to do; without, it is not started.
     """
 
@@ -51,7 +51,7 @@ class Work:
 
 
 def choose_engine(engine: str, work: Work, spark: SparkTarget, *, cores: int, java: bool) -> tuple[str, str]:
-    """Return LOCAL or SPARK, and why: what is wanted, else the one whose estimate is lower.
+    """Return LOCAL or SPARK, and the reason: the user's choice, or else the engine with the lower estimate.
 
     Work of an unknown size goes to a cluster, if one is given: its start costs seconds, and one process could need hours.
 
@@ -98,7 +98,7 @@ class Engine:
         master: the Spark cluster; by default this machine's cores.
         conf: Spark settings for a session that is started.
         send_credentials: whether a cluster's executors get the driver's credentials; by default unless it has a role's.
-        app: what a session that is started is called, after `l0gc`.
+        app: the name of a session that is started, after `l0gc`.
         verbose: let Spark log warnings.
     """
 
@@ -130,7 +130,7 @@ class Engine:
 
         if is_connect(spark):
             raise UsageError(
-                f'{CONNECT_CANNOT}: give a session of a master, or none for this process; format("l0gc") works with Connect'
+                f'{CONNECT_CANNOT}: pass a session of a master, or none for this process; format("l0gc") works with Connect'
             )
         return cls(SPARK, spark=spark)
 
@@ -168,7 +168,7 @@ class Engine:
                 context = session.sparkContext
                 master = str(context.master)
                 return SparkTarget(master, cores_of(context), not is_local(master), running=True)
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit knows the master, and has started Java
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has set the master, and has started Java
         master = self._master or ("the cluster of spark-submit" if submitted else "local[*]")
         cluster_cores = cores_named(master, self._conf, cores)
         return SparkTarget(master, cluster_cores or CLUSTER_CORES, not is_local(master), running=submitted)

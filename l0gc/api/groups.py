@@ -184,7 +184,7 @@ class Topics(Group):
             retention_ms: how many milliseconds records are kept; -1 means for ever, None the cluster's default.
             retention_bytes: how many bytes of L1 each partition keeps; -1 and None as above.
             value_schema: the columns from now on, as for `create`. Present columns that it does not name are dropped. A
-                column keeps what it has if its type widens: int to long, float to double, a decimal to more digits. With
+                column keeps its values if its type widens: int to long, float to double, a decimal to more digits. With
                 another type it is replaced.
             confirm: called with the effect; it raises to change nothing. If the topic or the default retention was altered
                 since, nothing is changed.
@@ -301,7 +301,7 @@ class Pins(Group):
         return PinList(PinView.of(pins_by_name[name]) for name in sorted(pins_by_name))
 
     def delete(self, name: str, *, epoch: int | None = None) -> PinView:
-        """Delete a pin, so that what it held may be deleted. As `l0gc pin delete`.
+        """Delete a pin, so that the objects that it kept may be deleted. As `l0gc pin delete`.
 
         Args:
             epoch: delete only the pin created at this epoch, not another one of its name.
@@ -336,10 +336,10 @@ class Tables(Group):
     def sync(
         self, topic: str | None = None, *, progress: Progress = quiet, **options: Unpack[TableSyncKeywords]
     ) -> TableSyncResult:
-        """Update a topic's table, or all tables, to list what is in L1 now. As `l0gc table sync`.
+        """Update a topic's table, or all tables, to list the current L1 objects. As `l0gc table sync`.
 
         Args:
-            progress: called with what is done next.
+            progress: called with the next step.
         """
         cluster, keep_ms = self._handles(), int(TableSync.of(options).keep_snapshots_s * 1000)
         with recorded_attempt(cluster, "table-sync", whole=topic is None):

@@ -1,9 +1,9 @@
-"""The types of what the library takes and gives, which a program may name: each is public as `l0gc.api.NAME`.
+"""The types of the library's arguments and results, which a program may name: each is public as `l0gc.api.NAME`.
 
 A module of its own, since these imports bring in most of l0gc: `l0gc.api` imports it when the first of these is used.
 """
 
-# ruff: noqa: PLC0414 - the alias says that the name is meant to be imported from here
+# ruff: noqa: PLC0414 - the alias marks the name as public in this module
 
 from l0gc.collect.deletion import NewPause as NewPause
 from l0gc.collect.deletion import Pause as Pause

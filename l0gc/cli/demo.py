@@ -176,7 +176,7 @@ class _Demo:
         dry = self.run("sweep", "--dry-run")
         swept = self.run("sweep")
         if dry["deleted"] != swept["deleted"]:
-            raise L0gcError(f"the dry run said {dry['deleted']} objects, the sweep deleted {swept['deleted']}")
+            raise L0gcError(f"the dry run counted {dry['deleted']} objects, the sweep deleted {swept['deleted']}")
         self._show_outcome(computed)
         self.run("status")
         self.say("\nThe uploads have ended, so the command that cron runs can delete the rest at once:")

@@ -61,7 +61,7 @@ def help_command(settings: Settings, command: tuple[str, ...]) -> None:
                 f"{context.command_path} has no subcommand {name!r}; {context.command_path} --help lists its options"
             )
         _, leaf, _ = group.resolve_command(context, [name])
-        assert leaf is not None  # resolve_command says what is wrong
+        assert leaf is not None  # resolve_command raises otherwise
         context = click.Context(leaf, info_name=name, parent=context)
     text = context.get_help()
     Output(settings).result({"command": " ".join(command), "help": text}, text.splitlines(), indent=None)

@@ -184,7 +184,7 @@ def load(name: str) -> click.Command:
 
 
 class LazyGroup(Command, click.Group):
-    """Knows its commands by name, and imports each on first use."""
+    """Lists its commands by name, and imports each on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -311,7 +311,7 @@ def _open_what_is_closed() -> None:
 
 
 def _give_up_stdout() -> None:
-    """Discard what is still in stdout's buffer, so that the flush at exit does not fail again."""
+    """Discard the rest of stdout's buffer, so that the flush at exit does not fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 

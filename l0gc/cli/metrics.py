@@ -3,7 +3,7 @@
 A run is short, so a metric is made from the result that the command prints, once, when it ends. A counter holds what
 runs did, added up from run to run by the system that stores them; a gauge holds what the last run saw. The gauges of the
 cluster come from one overview, which is read when the command ends, so they don't depend on which steps were due. What a run
-does not know it leaves out: an unknown number is never reported as zero, and a dry run reports nothing at all.
+has not measured it leaves out: an unknown number is never reported as zero, and a dry run reports nothing at all.
 """
 
 from __future__ import annotations
@@ -241,9 +241,9 @@ METRICS: Final = (
     _counter("fence_known_epochs", "upload", "fence.fences_known_epoch", "Fences at an epoch that was known."),
     # -- verify
     Metric(
-        "l0gc_verify_findings", GAUGE, ("verify",), "severities", "What the last verify found, by severity.", "severity"
+        "l0gc_verify_findings", GAUGE, ("verify",), "severities", "Findings of the last verify, by severity.", "severity"
     ),
-    # -- what has a limit
+    # -- limits
     _gauge(
         "limited", "reconcile sweep vacuum", "limited", "1 if the last run ended at its limit and left something, else 0."
     ),
@@ -287,7 +287,7 @@ def added_up(before: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key,
 
 
 def _numbers(run: Run) -> dict[str, Any]:
-    """Return a step's result, with what follows from it."""
+    """Return a step's result, with the values derived from it."""
     if not run.due:
         return {"run": {"exit_code": run.exit_code}}
     failed = run.exit_code != 0
@@ -312,7 +312,7 @@ def _numbers(run: Run) -> dict[str, Any]:
 
 
 def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
-    """Return the overview with what follows from it, without values that are unknown."""
+    """Return the overview with the values derived from it, without unknown ones."""
     from l0gc.inspect.causes import CODES
 
     def age_s(ms: int | None) -> float:

@@ -66,7 +66,7 @@ def list_pins(out: Output, cluster: Cluster) -> None:
 @click.argument("name")
 @cluster_options()
 def delete(out: Output, cluster: Cluster, name: str) -> None:
-    """Delete a pin: what it held may go with the next runs.
+    """Delete a pin: the next runs may delete the objects that it kept.
 
     \b
     Example:

@@ -273,7 +273,7 @@ _STDOUT: Final = "-"
 )
 @click.option(
     "--findings", type=click.Path(path_type=Path), metavar="FILE",
-    help="Show what l0gc verify --json printed into this file, too.",
+    help="Also show the findings that l0gc verify --json wrote to this file.",
 )  # fmt: skip
 @price_option
 @cluster_options(epoch_interval_option)
@@ -304,7 +304,7 @@ def report_command(out: Output, cluster: Cluster, output: str, findings: Path | 
 def doctor_command(out: Output, cluster: Cluster) -> None:
     """Check the store, the credentials, this machine and the cluster, and name a remedy for each problem.
 
-    Tries what the commands do, below l0gc/probe/ or with requests that cannot take effect, and leaves nothing behind.
+    Tries the requests of all commands, below l0gc/probe/ or without an effect, and leaves nothing behind.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`l0gc sweep` and `l0gc vacuum`, the options that they and `l0gc gc` take, and what is printed of them."""
+"""`l0gc sweep` and `l0gc vacuum`, the options that they and `l0gc gc` take, and how their results are printed."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def create(out: Output, cluster: Cluster, topic: str, catalog: str, table: str |
 @operation_options(TableSync)
 @cluster_options(metrics_options)
 def sync(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
-    """Update a topic's table, or all tables, to list what is in L1 now, with one snapshot for all changes.
+    """Update a topic's table, or all tables, to list the current L1 objects, with one snapshot for all changes.
 
     \b
     Example:

@@ -19,7 +19,7 @@ MS: Final = {"ms": 1} | {unit: 1000 * n for unit, n in SECONDS.items()}
 BYTES: Final = {"": 1} | {f"{u}{end}": 1 << 10 * n for n, u in enumerate("kmgt", 1) for end in ("", "b", "i", "ib")}
 _AGO: Final = re.compile(r"[0-9]{1,9}[smhd]")
 HELD: Final = 1 << 30
-"""The most bytes that an option may have of what is held in memory at once."""
+"""The most bytes that an option may allow in memory at once."""
 
 
 class Whole(click.IntRange):

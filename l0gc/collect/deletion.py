@@ -186,12 +186,12 @@ def describe_pause(pause: Pause) -> str:
 DECREASE: Final = 0.9
 """The new rate as a share of what the store accepted: it did accept that much, so slightly less is enough."""
 GROWTH: Final = 0.02
-"""How much of what was accepted a success adds to the rate, until `REGAIN_S` after the last fall; then more, in
+"""The share of the accepted rate that a success adds, until `REGAIN_S` after the last fall; then more, in
 proportion.
 """
 REGAIN_S: Final = 5.0
 WINDOW_S: Final = 5.0
-"""How far back the pacer looks to see what the store accepted."""
+"""How far back the pacer measures the rate that the store accepted."""
 LEAST_RATE: Final = 1.0
 GRANT_S: Final = 0.25
 """How many seconds' worth of the rate one request holds at most: so much time is lost if the store refuses it."""

@@ -61,7 +61,7 @@ class DroppedSource(Protocol):
 
 
 def delete_dropped(source: DroppedSource, queue: DeletionQueue) -> None:
-    """Delete the objects that were dropped long enough ago. Raises what ended it, and what the source raises."""
+    """Delete the objects that were dropped long enough ago. Raises the error that ended it, or the source's."""
     plan = queue.plan
     before_ms = plan.started_ms - int(1000 * plan.options.l1_grace_s)
     for unit in source.units():

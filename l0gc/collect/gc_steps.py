@@ -77,7 +77,7 @@ def compute_not_due(
     if age_ms >= SCAN_EVERY_MS:
         return ""
     if lowest < published.watermark:
-        return ""  # a journal was set back: the computation says which one (hazard 38)
+        return ""  # a journal was set back: the computation names it (hazard 38)
     if lowest == published.watermark:
         return f"M = {published.watermark} cannot move yet"
     if note.published_ms == published.published_at_ms and note.landed == landed and note.held == 0:

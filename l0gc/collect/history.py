@@ -99,13 +99,13 @@ class RunEntry(Outcome):
             read, or `killed`, which it is called, too, while it runs.
         command: `sweep`, `vacuum`, or `undelete` of another run.
         purge_versions: Whether it removed versions for good.
-        kinds: Of a vacuum, what it deleted of each kind: `objects` and `bytes`.
+        kinds: The `objects` and `bytes` of each kind that a vacuum deleted.
         engine: `local` or `spark`.
         watermark: The M that was published.
         bound: The highest epoch that a sweep was to delete: M, or `--up-to`.
-        deleted: What it reported as deleted at its end.
+        deleted: The objects that it reported as deleted at its end.
         bytes: Their size.
-        failed: What it reported as failed.
+        failed: The objects that it reported as failed.
         limited_by: The option whose limit left some of what was eligible; empty if none did.
         of_run: Of an undelete: the run whose objects it brought back; else empty.
         restored: Of an undelete: how many `objects` it brought back, and their `bytes`.

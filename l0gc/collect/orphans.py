@@ -43,7 +43,7 @@ class Fact(NamedTuple):
 
 
 KeyFacts = Callable[[Sequence[str]], list[Fact]]
-"""Returns what is known of each key, according to the units of a part of the listing at or after their fences."""
+"""Returns the state of each key, according to the units of a part of the listing at or after their fences."""
 
 
 FactsReader = Callable[[ObjectStore, KeyRange], KeyFacts]

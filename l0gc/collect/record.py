@@ -139,7 +139,7 @@ class ObjectTotals(msgspec.Struct, frozen=True):
 class RunSummary(RunCounts, kw_only=True):
     """`run.json`, written when a run ends: its options and its results. Times are the store's.
 
-    `kinds` is what a vacuum deleted of each kind; a sweep deletes only L0 objects. An undelete deletes nothing: it has
+    `kinds` has the deletions of a vacuum by kind; a sweep deletes only L0 objects. An undelete deletes nothing: it has
     what it `restored` of the run `of_run`, which `of_command` made. For a shadow run, `objects` are those that would have
     been deleted. It covers what was changed by `older_than_ms`, and the log of each unit ended at `ends` when its M was
     published.

@@ -82,7 +82,7 @@ SEGMENT_BYTES: Final = SEGMENT_OBJECTS * (OBJECT_BYTES + 200)
 
 
 class Budget:
-    """What a run's limits leave to claim. Queues that are used one after another may share one.
+    """The amount that a run's limits still allow. Queues that are used one after another may share one.
 
     Args:
         limits: see `DeletionPlan.limits`.
@@ -114,7 +114,7 @@ class Budget:
         return claimed
 
     def lift(self, option: str) -> None:
-        """Remove a limit for what is claimed from now on."""
+        """Remove a limit for all claims from now on."""
         self._left.pop(option, None)
 
 
@@ -129,7 +129,7 @@ class DeletionQueue:
         stop: set to end the run: requests in flight are finished and recorded, the rest is left.
         pacer: the process's pace, made with `stop`; by default this worker has its own.
         progress: called after every DELETE request.
-        budget: what may go; by default what the plan's limits allow.
+        budget: the amount that may be deleted; by default the plan's limits.
 
     Attributes:
         full: a limit is reached, and no more objects are accepted.
@@ -206,7 +206,7 @@ class DeletionQueue:
                 return
 
     def take(self, batch: list[Deletable]) -> None:
-        """Claim what the limits allow of a batch, and send off full segments."""
+        """Claim as much of a batch as the limits allow, and send off full segments."""
         with self._feeding:  # the next caller waits for this one, and this one for room
             batch = self._budget.claim(batch)
             if self._budget.limited_by:
@@ -235,7 +235,7 @@ class DeletionQueue:
             raise self.error
 
     def drain(self) -> None:
-        """Send off what is waiting, and wait until all segments have ended."""
+        """Send off the waiting objects, and wait until all segments have ended."""
         objects, self._waiting = self._waiting, []
         if objects:
             self._send(objects)
@@ -258,7 +258,7 @@ class DeletionQueue:
     def _delete(self) -> None:
         """Delete the next segment: record it, delete it, and record the outcome.
 
-        If something fails in between, the record still says `planned`, which is correct.
+        If something fails in between, the record still has `planned`, which is correct.
         """
         try:
             objects = self._segments.popleft()
@@ -535,7 +535,7 @@ class DeletionRun(Generic[D, R]):
         end(STOPPED if result.stopped else DONE)
 
     def _total(self, result: R) -> None:
-        """Add up in the result what was done by all workers."""
+        """Add up the counts of all workers in the result."""
         result.include(RunCounts(throttled=self._pacer.throttled, backpressure_seconds=self._pacer.backpressure_s))
         for queue in self._queues.values():
             result.include(queue.counts)

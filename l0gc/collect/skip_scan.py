@@ -99,7 +99,7 @@ class SkipScan:
     """The eligible objects of the shards `first` to `end` (end excluded), page by page, by the bound and ages of the plan.
 
     Args:
-        skip: whether to jump over what is live; False reads everything.
+        skip: whether to jump over live objects; False reads everything.
     """
 
     def __init__(

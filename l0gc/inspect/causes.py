@@ -73,7 +73,7 @@ PUT_BACK: Final = f"put the newest log of that journal back (l0gc help operate-l
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
 GC_BARRIER: Final = "l0gc gc --housekeep-barrier"
 NOTHING: Final = "nothing"
-"""The prefix of the text if no step is needed: held objects become free in time, and the sentence says when."""
+"""The prefix of the text if no step is needed: held objects become free in time, and the sentence gives the time."""
 
 WAITS_FOR: Final = {
     UNRECONCILED_DATA: RECONCILE,
@@ -425,7 +425,7 @@ def _of_partitions(o: Overview) -> Iterator[Cause]:
 def _moving(o: Overview, by_data: Sequence[Holder]) -> str:
     """Return the command that makes M pass all of these at once.
 
-    Housekeeping replaces the oldest epoch of a window by its newest one. If that is not above the epoch that M waits for,
+    Housekeeping replaces the oldest epoch of a window with its newest one. If that is not above the epoch that M waits for,
     or the cluster has no newer epoch, only a barrier moves M at once.
     """
     steps = [RECONCILE] if by_data else []

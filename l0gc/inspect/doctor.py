@@ -176,7 +176,7 @@ def examine(handles: ClusterHandles, store: S3Store, progress: Callable[[str], N
         lines = guarded(name, check, remedy)
         checks += lines
         if name == "bucket" and any(c.status == FAILURE for c in lines):
-            break  # without a bucket the rest says the same over and over
+            break  # without a bucket all other checks fail in the same way
     return DoctorResult(checks)
 
 
@@ -268,7 +268,7 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
 def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
     """Check what safety rests on: the probe of `init`, then conditional writes by eight threads at once."""
     form = None
-    with suppress(L0gcError):  # the check of the cluster says what is wrong there
+    with suppress(L0gcError):  # the check of the cluster reports that error
         form = check_format(store)
     try:
         tried = probe(store, runtime)

@@ -58,7 +58,7 @@ def releases(objects: Mapping[int, tuple[int, int]], unreconciled: Mapping[int, 
 
 
 def best_release(choices: Sequence[Release]) -> Release:
-    """Return the choice that releases the most garbage beyond what is lifted for it; among equals the highest."""
+    """Return the choice that releases the most garbage beyond the bytes to lift for it; among equals the highest."""
     return max(choices, key=lambda c: (c.garbage - c.lifted, c.epoch))
 
 
@@ -91,7 +91,7 @@ class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
             first of them as `partition`, `since_ms` and the `bytes` of L0 that they need.
         topics_total: How many topics there are in all.
         since_ms: When the oldest of the records landed; -1 for none.
-        first_epoch: The lowest epoch of what they need; -1 for none.
+        first_epoch: The lowest epoch that they need; -1 for none.
         up_to_epoch: The epoch up to which lifting what they need is worth the most; -1 for none.
         garbage_bytes: The L0 that no partition needs and that M could pass without them; null if the bucket was never
             listed.

@@ -74,13 +74,13 @@ def _values(column: Sequence[Any] | Rows) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One object to be written; `damaged` if it says what cannot be read.
+    """One object to be written; `damaged` if it describes what cannot be read.
 
     Attributes:
         offset: Where the entry is in the log; in the controller's log that is the epoch. A line of a checkpoint has
             `checkpoint` instead: the offset that it was taken behind.
         time: When it was written, by the store's clock.
-        bytes: What its object weighs.
+        bytes: The size of its object.
         entry: Its kind: `objects`, `advance`, `barrier`, `reconciled` and `closed` in a journal; `bootstrap`,
             `create_topic`, `delete_topic`, `tick` and `init_producer` in the controller's log. What follows is what it
             holds.

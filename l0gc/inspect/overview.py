@@ -382,7 +382,7 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         lag_at_least: Whether it is longer ago than that.
         records: Records ever uploaded into today's topics.
         unreconciled_records: Those still in L0.
-        unreconciled_bytes: What they take there.
+        unreconciled_bytes: Their size there.
         lost_records: The records that were [given up](#l0gc-give-up).
         holes: In how many ranges.
         misfits: Records that did not fit their topic's value schema when they were lifted. `value_error` is not null in
@@ -422,8 +422,8 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         paused: The pause with `why`, `by` and `since_ms`; null if sweeps are not paused.
         causes: What holds M or the sweep, each with `cause` (a code that stays the same), `detail` and `remedy`. Empty
             if nothing is wrong.
-        warnings: What is wrong and holds nothing, likewise.
-        next: What to do next: commands, or what has to be done before them; `nothing`.
+        warnings: Problems that hold nothing, likewise.
+        next: The next step: commands, or the preparation that they need; `nothing`.
         logs: the journals as they were read; none if the log is another system's.
         scan: the newest scan snapshot that can be read.
         runs_total: how many runs are on record; -1 where only the newest were looked for.
@@ -431,11 +431,11 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         local_ms: this machine's clock at `as_of_ms`.
         watermark_error: the code of the cause if what is published cannot be used, with the sentence.
         highest: the highest epoch in the published M or a journal, and in which of them.
-        forgotten: what a journal holds and the controller's log does not, as a sentence.
+        forgotten: a sentence on what a journal has and the controller's log lacks.
         set_back: which journal was set back, and how that shows, as a sentence.
         windows: those of the journals in which M would still stand there if all were reconciled.
         damaged_journals: those of `Overview.errors` that come from what a journal holds, and not from the store.
-        damaged: the L0 object that holds M and cannot be read as the log says, as a sentence.
+        damaged: a sentence on the L0 object that holds M and does not match the log.
         giving_up: the command that gives up its records in the first partition that it holds.
         damaged_record: why the record of a run cannot be read.
         pause_unknown: whether the store refused to show if sweeps are paused.

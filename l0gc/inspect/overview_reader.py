@@ -190,7 +190,7 @@ def _newest_scan(store: ObjectStore, o: Overview) -> ScanSnapshot | None:
 
 
 def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
-    """Return the garbage that a scan shows under the current M, less what was deleted since (pure)."""
+    """Return the garbage that a scan shows under the current M, less the deletions since (pure)."""
     eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
     held_rows = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
     objects, bytes_ = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)
@@ -350,7 +350,7 @@ def read_journals(
 
 
 def _check_journals(cluster: ClusterHandles, o: Overview, published: PublishedWatermark | None) -> None:
-    """Complete the overview from what the journals hold."""
+    """Complete the overview from the journals' states."""
     logs, m = o.logs, o.logs.watermark
     o.computable_watermark = m.watermark
     if m.watermark < m.cluster_epoch:

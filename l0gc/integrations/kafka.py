@@ -16,7 +16,7 @@ which a topic that is made again does not keep, are in the names of the producer
 have the position, if its topic is made again while it is read, or if no position is remembered for a partition that has
 records, the bridge ends with an error. Only `--from-beginning` has it begin anywhere else.
 
-The way back copies what is there, and ends. If it is run again it sends everything again.
+The way back copies the present records, and ends. If it runs again, it sends all of them again.
 """
 
 from __future__ import annotations
@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("url", metavar="URL", help="the cluster: s3://bucket[/prefix]")
     parser.add_argument("topic", metavar="TOPIC", help="the topic of l0gc, with as many partitions")
     way = parser.add_mutually_exclusive_group()
-    way.add_argument("--back", action="store_true", help="copy what is in l0gc to Kafka, once")
+    way.add_argument("--back", action="store_true", help="copy the records in l0gc to Kafka, once")
     way.add_argument(
         "--from-beginning",
         action="store_true",

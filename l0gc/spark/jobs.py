@@ -41,7 +41,7 @@ class Jobs:
             raise
         finally:
             if not interrupted:  # otherwise the thread's connection to Java waits for the job's answer
-                with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
+                with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job reports it
                     self._context.removeJobTag(self._tag)
 
     def cancel(self) -> None:

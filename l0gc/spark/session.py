@@ -57,7 +57,7 @@ def get_session(
     """Return a session for `app`.
 
     Args:
-        master: the cluster; by default what spark-submit says, else all local cores.
+        master: the cluster; by default that of spark-submit, else all local cores.
         conf: further Spark settings.
         verbose: let Spark log warnings to stderr.
 

@@ -150,7 +150,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
 
     def watch() -> None:
         """Warn that there is no executor, and later give up."""
-        with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
+        with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job reports it
             if ended.wait(SILENCE_S) or has_begun():
                 return
             text = f"the Spark cluster {sc.master} has given no executor for {SILENCE_S:g} s: {asked_and_offered(sc)}"

@@ -106,7 +106,7 @@ class SparkWorkers:
 
         def follow() -> None:
             while not ended.wait(_LOOK_EVERY_S):
-                with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job says so
+                with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job reports it
                     if self._cancelled.is_set():
                         self._jobs.cancel()  # again: the job may have begun after the first time
                     active = self._jobs.active_stages()

@@ -361,7 +361,7 @@ def _send_again(
     request_dict: dict[str, Any],
     **_: Any,
 ) -> float | None:
-    """Return how long to wait before a request is sent again, if its row says so; None if it is not."""
+    """Return how long to wait before a request is sent again; None if its row does not have it sent again."""
     sent = request_dict["context"]
     if attempts >= sent["attempts"] or not patience.allows_again(sent["began"]):
         return None

@@ -26,7 +26,7 @@ _KEEP_ALIVE: Final = [
             ("TCP_KEEPCNT", 3),
             ("TCP_USER_TIMEOUT", 10_000),
         )
-        if hasattr(socket, name)  # not on every system
+        if hasattr(socket, name)  # not every system has it
     ),
 ]
 """A connection is probed once nothing has arrived for 15 s. It is closed 15 s later, or 10 s after an unconfirmed packet."""

@@ -468,7 +468,7 @@ class SharedLog:
         except (StoreError, CorruptObjectError) as e:
             raise self._unknown(offset, e) from e
         if boundary > offset:
-            # The dates may differ by less than has passed: one of them may have been ahead.
+            # The dates may differ by less than the elapsed time, since the first may have been ahead.
             slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
             overtaken = LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
             # Either the offset was re-created after a truncation, or the entry landed and was truncated since, inside
@@ -479,7 +479,7 @@ class SharedLog:
         if doubt is not None:
             _log.info("an append whose reply was lost has landed: %s", doubt, extra=event("append_settled", key=key))
         self.store_time.saw(date)
-        # Of an entry that was found, only the time of its writing says when the offset after it was free.
+        # Of an entry that was found, only the time of its writing shows when the offset after it was free.
         date = date if owner is None else min(date, owner.created_ms)
         return StoredEntry(offset, time_ms, payload, date, len(body), entry_id)
 

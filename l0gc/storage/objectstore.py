@@ -258,8 +258,8 @@ def ask_of_one(
 
 
 def read_again(read: Callable[[], T]) -> T:
-    """Return what `read` returns, which raises `CorruptObjectError` if the bytes are not what a log, a footer or a seal
-    says. It is then called again: one reading may meet a bad replica, a cut connection or another object (hazard 34).
+    """Return what `read` returns, which raises `CorruptObjectError` if the bytes do not match a log, a footer or a
+    seal. It is then called again: one reading may meet a bad replica, a cut connection or another object (hazard 34).
 
     Raises:
         CorruptObjectError: they never were.

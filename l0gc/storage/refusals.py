@@ -5,7 +5,7 @@ matching row decides. The same row decides whether the request is sent again, fo
 delete (`again`). What makes it safe: a server error after a conditional write is ambiguous, because the write may have
 landed, unless an earlier row shows that the request was refused, and such a write is never sent again. The same is assumed
 of one that the store asked to send later: its caller reads what landed, waits and decides again. Only a refusal by
-name is a `RequestRefusedError`; whatever may come back is not (hazard 42). A sentence names the cause and the remedy. It
+name is a `RequestRefusedError`; an error that may pass is not (hazard 42). A sentence names the cause and the remedy. It
 repeats the store's message only if the code is unknown, because answers to refused credentials may contain them.
 """
 
@@ -48,7 +48,7 @@ EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired
 _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})
 """After these a write may have landed; 501, 505 and 507 mean that the request was not carried out."""
 NOT_S3: Final = "NotS3"
-"""The code of an answer that is not the document that was asked for (`answers.py`); its message says what it is."""
+"""The code of an answer that is not the document that was asked for (`answers.py`); its message describes the answer."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([^<]+)</Code>")
 _ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
@@ -78,7 +78,7 @@ _ACTIONS: Final = {
 class Answer(msgspec.Struct, frozen=True):
     """A store's answer that was not a success.
 
-    `region` is the bucket's, if the answer names it; `conditional` says that the request was a conditional write.
+    `region` is the bucket's, if the answer names it; `conditional` is whether the request was a conditional write.
     """
 
     operation: str
@@ -193,7 +193,7 @@ ROWS: Final = (
     ),
     Row(
         AccessDeniedError,
-        "the store does not know the credentials for {url} ({code}): check AWS_ACCESS_KEY_ID, AWS_SESSION_TOKEN or "
+        "the store rejects the credentials for {url} ({code}): check AWS_ACCESS_KEY_ID, AWS_SESSION_TOKEN or "
         "--profile, and that they are for {endpoint}",
         codes=("InvalidAccessKeyId", "InvalidToken"),
     ),

@@ -1,7 +1,7 @@
 """S3 and compatible stores, through boto3; bulk work goes through obstore first (`bulk.py`).
 
 A conditional write is sent once and never retried here. So a 412 always means that another write holds the key, or that
-the caller knows its first attempt to be ambiguous. `refusals` defines what an error means.
+the caller treats its first attempt as ambiguous. `refusals` defines what an error means.
 
 `access` decides where requests go, and with which credentials. If the store reports that credentials have expired, a new
 access looks for renewed ones, such as a role's or those in a rewritten profile.
@@ -141,7 +141,7 @@ class S3Store:
         Credentials that have expired are renewed, and the request is sent once more, since the store did nothing.
 
         Args:
-            folder: what a listing is of, since its key is empty.
+            folder: the folder that is listed, for an error's message, since a listing has no key.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 

@@ -103,8 +103,8 @@ def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int,
         topics: revision and id of the topics that the journal holds.
     """
     for revision, topic_id in topics:
-        if revision <= state.epoch and not state.knows(revision, topic_id):
-            return f"{unit} holds a topic with revision {revision} and id {topic_id}, which the controller log does not know"
+        if revision <= state.epoch and not state.has_created(revision, topic_id):
+            return f"{unit} holds a topic with revision {revision} and id {topic_id}, which the controller log does not list"
     return ""
 
 

@@ -119,7 +119,7 @@ class JournalGarbage:
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
         rows = self._ripe(self._states[unit], before_ms, epoch)
-        # A topic that was closed because the controller does not know it has no name; see `_purge_unnamed`.
+        # A topic that was closed because the controller does not list it has no name; see `_purge_unnamed`.
         rows = rows[np.isin(rows["revision"], list(self._names))]
         for at in range(0, len(rows), BATCH):
             yield [self._dropped(unit, row) for row in rows[at : at + BATCH]]

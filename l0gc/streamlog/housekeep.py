@@ -1,8 +1,8 @@
 """Housekeeping: tick, slide idle windows, close deleted topics, keep the logs short.
 
 Each step is safe to run at any time, by any number of processes: a tick, an advance and a closing are ordinary log entries,
-a checkpoint says what its log says, and truncation keeps to the shared log's rules. What it costs goes with the journals in
-use, never with their partitions: an idle journal takes one entry. What fails for one log concerns that log alone; it is
+a checkpoint holds the state of its log, and truncation keeps to the shared log's rules. The cost grows with the journals in
+use, never with their partitions: an idle journal takes one entry. A failure concerns only the log in which it occurs; it is
 named, and the rest is done.
 """
 

@@ -179,7 +179,7 @@ class OffsetReader:
             for at in np.flatnonzero(self._next < self._ends).tolist() if (self._next == before).all() else ():
                 raise self._gap(at)
 
-    # -- what the journal says ----------------------------------------------------------------------------------------
+    # -- the journal's state ------------------------------------------------------------------------------------------
 
     def _known(self) -> TopicState:
         """Return the journal's present state; skip records of the ranges that were deleted, if the caller accepts that."""

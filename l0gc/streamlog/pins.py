@@ -178,7 +178,7 @@ def leased_for_reader(
 
 @contextmanager
 def while_pinned(cluster: ClusterHandles, pin: Pin, remedy: str) -> Iterator[None]:
-    """Replace an error in the block by `NotFoundError`, with the remedy, if the pin has ended."""
+    """Raise `NotFoundError`, with the remedy, instead of an error in the block if the pin has ended."""
     try:
         yield
     except L0gcError as e:

@@ -32,7 +32,7 @@ class InputView:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """A journal's record of the producer. `open` is whether it takes the newest run's next object; `meaning` says why."""
+    """A journal's record of the producer. `open` is whether it takes the newest run's next object, and `meaning` why."""
 
     journal: int
     epoch: int
@@ -55,10 +55,10 @@ class ProducerView(Outcome):
         began_ms: When the newest run began.
         last_used_ms: When it began, or when its last object landed in a journal that a topic uses.
         expires_ms: When the controller forgets the name if no other run begins: 14 days after `began_ms`.
-        may_begin: Whether the newest run may begin in a journal that does not know the producer. It may for 7 days;
+        may_begin: Whether the newest run may begin in a journal without a record of the producer. It may for 7 days;
             another upload begins a new run.
-        unknown_journals: How many of the journals that topics use do not know the producer: nothing of it landed there,
-            or it was longer ago than 21 days.
+        unknown_journals: How many of the journals that topics use have no record of the producer: nothing of it landed
+            there, or it was longer ago than 21 days.
         journals: The journals that have a record of it, each with `journal`, `epoch` and `next_sequence` (of the run
             that landed last), `last_landed_ms`, `inputs` (the one that landed last first; `input`, `landed` records,
             `last_landed_ms`), `open` (whether it takes the newest run's next object) and `meaning`.
@@ -93,7 +93,7 @@ class ProducerList(Outcome):
     """The producers, by name.
 
     Attributes:
-        producers: Every producer that the controller knows, by name, each with `name`, `producer_id`, `epoch` and
+        producers: Every producer in the controller's state, by name, each with `name`, `producer_id`, `epoch` and
             `began_ms`, when its newest run began.
     """
 
@@ -168,7 +168,7 @@ def run_ahead(cluster: ClusterHandles, name: str, run: Producer, journals: Seque
     in the controller's log, and this one stays as it is: the journals refuse it.
 
     Raises:
-        EpochRegressionError: the log is too short to ever have given what a journal has seen; nothing was bumped.
+        EpochRegressionError: the log is too short to have issued an epoch that a journal has recorded; nothing was bumped.
     """
     states = [j.head.producers.get(run.producer_id) for j in journals]
     ahead = [k.epoch for k in states if k is not None and is_ahead(k, run.epoch, run.run)]

@@ -363,7 +363,7 @@ def close_unknown_topics(cluster: ClusterHandles) -> list[tuple[int, int, str]]:
         unknown = {
             t.revision: t.topic_id
             for t in handle.catch_up(whole=False).topics.values()
-            if t.revision <= state.epoch and not state.knows(t.revision, t.topic_id)
+            if t.revision <= state.epoch and not state.has_created(t.revision, t.topic_id)
         }
         if unknown:
             closed += [(journal, *topic) for topic in handle.close_topics(unknown).items()]

@@ -64,7 +64,7 @@ class ExternalLog(NamedTuple):
     """The other system's export, all from one snapshot.
 
     Attributes:
-        cluster_epoch: its epoch; no partition admits data below what its report says, and none above this is in use yet.
+        cluster_epoch: its epoch; no partition admits data below its report's epoch, and none above this is in use yet.
         summary: that of its partitions and reports.
     """
 

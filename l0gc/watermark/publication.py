@@ -570,7 +570,7 @@ def _swap(
     *,
     accept_lost: bool = False,
 ) -> PublishedWatermark | None:
-    """Replace what is published by the result of `change`, unless that is None; return what it was before."""
+    """Replace the published M with the result of `change`, unless that is None; return the former one."""
     before: PublishedWatermark | None = None
     unsure: PublishedWatermark | None = None
     failure: StoreError | None = None

@@ -50,7 +50,7 @@ REPORTED: Final = "reported"
 UNREPORTED: Final = "unreported"
 PINNED: Final = "pinned"
 """Why a partition is where it is: its data is not in L1; its window may still take the epoch; its journal cannot be read;
-another system's report says so; that system has not reported it. And a pin may hold M, whatever partitions need."""
+another system's report has it; that system has not reported it. And a pin may hold M, whatever partitions need."""
 
 
 class ClusterIdentity(NamedTuple):

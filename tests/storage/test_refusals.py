@@ -45,7 +45,7 @@ ANSWERS: list[tuple[Answer, str, type[L0gcError], str]] = [
     (Answer("GetObject", 400, "ExpiredToken"), "k", AccessDeniedError, "the credentials for s3://b/p/ have expired (Exp"),
     (
         Answer("GetObject", 403, "InvalidAccessKeyId"), "k",
-        AccessDeniedError, "the store does not know the credentials for s3://b/p/ (InvalidAccessKeyId): check AWS_ACC",
+        AccessDeniedError, "the store rejects the credentials for s3://b/p/ (InvalidAccessKeyId): check AWS_ACC",
     ),
     (
         Answer("GetObject", 403, "SignatureDoesNotMatch"), "k",

@@ -282,7 +282,7 @@ def test_another_topic_with_the_same_revision_is_distinguished_by_its_id() -> No
     after = restored(cluster, before)
     again, _ = after.controller.create_topic("t", 1)
     assert (again.revision, again.journals) == (first.revision, first.journals)
-    with pytest.raises(EpochRegressionError, match=f"id {first.topic_id}, which the controller log does not know"):
+    with pytest.raises(EpochRegressionError, match=f"id {first.topic_id}, which the controller log does not list"):
         m_of(after)
 
 

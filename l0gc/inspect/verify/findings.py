@@ -106,7 +106,7 @@ class Suspect(msgspec.Struct, frozen=True):
         topic, revision, partition: the partition concerned, or the first of several.
         offset: the first record concerned.
         expected: the size or the epoch that the second reading compares with.
-        needed: what the journal needs of an L0 object that was read.
+        needed: the extents that the journal needs of an L0 object that was read.
     """
 
     kind: Kind
@@ -282,7 +282,7 @@ class VerifyResult(msgspec.Struct, Outcome):
         )
 
 
-# -- what a journal must not hold ---------------------------------------------------------------------------------------
+# -- faults of a journal's state ---------------------------------------------------------------------------------------
 
 DOUBTFUL: Final = frozenset(
     {
@@ -493,7 +493,7 @@ def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[
 
 
 def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:
-    """Return what is known of an L1 object that no journal lists."""
+    """Return the facts about an L1 object that no journal lists."""
     if p.partition < 0:
         return "no journal names it; it was to hold records of many partitions"
     reconciled = state.topic(p.revision).view(p.partition).last_reconciled_offset

@@ -44,7 +44,7 @@ def read_copy(
     """Return the journal as its log is now.
 
     Args:
-        published: what was published before the call.
+        published: the M that was published before the call.
         deep: compare every checkpoint with its entries, if they exist, and not just the newest one.
 
     Raises:

@@ -98,7 +98,7 @@ _OBJECTS_A_TASK: Final = 500_000
 """On a Spark cluster a task lists about so many objects, since it holds the references to them."""
 _REFERENCES_AT_ONCE: Final = 16_384
 _CONTENTS_AT_ONCE: Final = 64
-"""Objects whose contents are read before what they gave is passed on."""
+"""Objects whose contents are read before their faults are passed on."""
 _SUSPECTS_AT_ONCE: Final = 1000
 _KEYS_SEARCHED: Final = 20
 """The number of missing objects for which runs' records are searched: each search reads about one record."""
@@ -197,7 +197,7 @@ def verify(
 def read_snapshot(
     cluster: ClusterHandles, now_ms: int, *, young_after_ms: int
 ) -> tuple[ClusterSnapshot, list[Suspect]]:
-    """Read M, then the controller, which is compared with it. Return these, and what is wrong with M's object."""
+    """Read M, then the controller, which is compared with it. Return these, and any fault of M's object."""
     published, error = published_m(cluster)
     state = cluster.controller.snapshot()
     shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
@@ -594,7 +594,7 @@ def confirm(
         return []
     state = cluster.controller.snapshot()
     topics = {t.revision for t in state.topics.values()}, {d.topic.revision for d in state.deleted}
-    # Those whose topic still is what it was, live or deleted, and whose epoch still was not reached.
+    # Only those whose topic is still live or still deleted, as before, and whose epoch is still not reached.
     of_live_topics = (s for s in still if not s.topic or s.revision in topics[s.kind == Kind.TOPIC_UNCLOSED])
     return [s for s in of_live_topics if s.kind != Kind.EPOCH_AHEAD or s.expected > state.epoch]
 

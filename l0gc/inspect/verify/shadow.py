@@ -96,7 +96,7 @@ class _Needs:
 
 
 def verify_shadow(cluster: ClusterHandles, logs: AccessLogs | None = None) -> VerifyResult:
-    """Find what was needed of the objects in the records of shadow runs.
+    """Find the objects in the records of shadow runs that were needed.
 
     Raises:
         NotFoundError: no shadow run is on record.
@@ -174,7 +174,7 @@ def _read_journal(
     needs: _Needs,
     proof: ShadowProof,
 ) -> list[Suspect]:
-    """Add what a journal needs, and what landed in it since the first run. Return any reason to doubt it."""
+    """Add the objects that a journal needs, or that landed in it since the first run. Return any reason to doubt them."""
     try:
         copy = read_copy(cluster, journal, snapshot.published)
     except CorruptObjectError as e:

@@ -143,7 +143,8 @@ class PatientCatalog:
 
 
 def answered(call: Callable[[], Any]) -> Any:
-    """Return or raise what the call does. Raises `StoreTimeoutError` if it takes too long; it may still take effect."""
+    """Return the call's result, or raise its error. Raises `StoreTimeoutError` if it takes too long; it may still have an
+    effect."""
     outcome: list[Any] = []
 
     def run() -> None:

@@ -55,7 +55,7 @@ Entries = dict[str, ManifestEntry]
 
 
 class Statistics(NamedTuple):
-    """What a manifest has of an object's columns, by their ids, as Iceberg stores it."""
+    """A manifest's facts about an object's columns, by their ids, as Iceberg stores them."""
 
     lower_bounds: Mapping[int, bytes] = {}
     upper_bounds: Mapping[int, bytes] = {}
@@ -351,7 +351,7 @@ def commit_snapshot(
     """Commit the next snapshot and the end of old ones at once.
 
     Args:
-        summary: what the next snapshot records; None to end snapshots alone.
+        summary: the next snapshot's summary; None to end snapshots alone.
         manifests, read: see `Replacement`.
         added: the objects that are new; `dropped` are the paths of those that are gone.
         expired: the ids of the snapshots that end.

@@ -33,7 +33,7 @@ UNTHINNED_MS: Final = 3_600_000
 SLOTS: Final = 96
 """The number of slots in `--keep-snapshots`, each of which keeps one of its older snapshots."""
 THINNED: Final = 50
-"""How many superfluous snapshots end together: each time, what they share with others has to be looked up."""
+"""How many superfluous snapshots end together: each time, the files that they share with others have to be looked up."""
 NOTE: Final = "l0gc"
 """The key in a snapshot's summary."""
 
@@ -157,7 +157,7 @@ def ended_snapshots(
     or the same one, so the pins of the kept snapshots still hold all that was dropped since the oldest of them.
 
     Args:
-        notes: what each snapshot's summary records, by its id; None if the snapshot is not l0gc's.
+        notes: the note in each snapshot's summary, by its id; None if the snapshot is not l0gc's.
         parents: the snapshot before each of them.
         pins: the names of those that have not ended.
         keep_ms: so long a snapshot can be read after another one took its place.

@@ -73,7 +73,7 @@ def create_table(cluster: ClusterHandles, topic_table: TopicTable) -> None:
 
     Raises:
         UsageError: a table has that name and is not l0gc's, or the topic has another table.
-        NotFoundError: PyIceberg does not know the catalog.
+        NotFoundError: PyIceberg has no such catalog.
         SafetyError, StoreError: see `load_table` and `explained`; also if a log was set back.
     """
     refuse_if_set_back(cluster)

@@ -80,11 +80,11 @@ _WITHOUT_EFFECT: Final = {
 _INSTEAD: Final = {
     "path": "a topic has no path: name it with option topic",
     "paths": "a topic has no path: name several with option subscribe",
-    "maxrecordsperpartition": "option minPartitions says how many tasks read at least",
-    "kafka.bootstrap.servers": "option url says where the cluster is",
+    "maxrecordsperpartition": "option minPartitions sets how many tasks read at least",
+    "kafka.bootstrap.servers": "option url names the cluster",
     "kafka.group.id": "the checkpoint holds how far a query has read",
-    "kafka.auto.offset.reset": "option startingOffsets says where a query begins",
-    "kafka.isolation.level": "what is in a topic is committed",
+    "kafka.auto.offset.reset": "option startingOffsets sets where a query begins",
+    "kafka.isolation.level": "all records of a topic are committed",
     "kafka.transactional.id": "option producerName names a sink's producer, which writes each batch once",
 }
 """Why an option is refused, and what to use instead."""

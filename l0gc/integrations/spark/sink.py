@@ -313,7 +313,7 @@ class _BatchAppender(Appender):
             offers.append(o.placeholder(number, ProducerBatch(*identity, sequence, [span])))
         appended = journal.append(offers)
         if any(o.bases is None for o in appended.landed) and not is_there():
-            # A journal answers a sequence that it knows with where it landed. It may have been another query's of the same
+            # A journal answers a recorded sequence with where it landed. It may have been another query's of the same
             # producer: what counts is the input.
             return AppendResult(error=InvalidProducerEpochError("another batch of its producer came first"))
         return appended
@@ -349,7 +349,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 
 class _Writer:
-    """Does what a batch's writer and a stream's writer have in common."""
+    """The common part of a batch's writer and a stream's writer."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options

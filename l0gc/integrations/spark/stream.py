@@ -1,4 +1,4 @@
-"""Drives a stream: how far the topics go, how much the next micro-batch takes, and what its tasks read.
+"""Drives a stream: how far the topics go, how much the next micro-batch takes, and which records its tasks read.
 
 A micro-batch is two positions for each partition, which Spark writes into the checkpoint before it runs anything. The same
 positions give the same records in the same order by partition, so a replayed micro-batch equals the interrupted one. If
@@ -242,7 +242,7 @@ def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions
     for name, r in ranges.items():
         lengths = np.maximum(r.ends - r.starts, 0)
         if total > limit:
-            # Rounded where they are added up, so that together they are as many as the limit says.
+            # Rounded where they are added up, so that their sum is the limit.
             shares = np.diff(np.rint(np.cumsum(lengths * (limit / total))), prepend=0).astype(np.int64)
             lengths = np.minimum(lengths, np.maximum(shares, 1))
         ends[name] = r.starts + lengths

@@ -380,7 +380,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         ranges = ((self.topics[name], self.topics[name].range_in(journal)) for name in sorted(self.topics))
         return [(topic, partition_range) for topic, partition_range in ranges if partition_range is not None]
 
-    def knows(self, revision: int, topic_id: str) -> bool:
+    def has_created(self, revision: int, topic_id: str) -> bool:
         """Return whether this log ever created that topic. If not, but a journal holds it, this log was set back."""
         topics = (*self.topics.values(), *(d.topic for d in self.deleted))
         return any((t.revision, t.topic_id) == (revision, topic_id) for t in topics)

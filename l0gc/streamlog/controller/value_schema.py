@@ -19,7 +19,7 @@ import msgspec
 from l0gc.errors import UsageError
 
 VALUE_ERROR: Final = "value_error"
-"""The column that says why a record's value does not fit the schema."""
+"""The column with the reason why a record's value does not fit the schema."""
 VALUE_ERROR_ID: Final = 10_000
 FIRST_ID: Final = VALUE_ERROR_ID + 1
 """The field ids of values' columns begin here; those of l0gc's own columns are far below."""

@@ -297,14 +297,14 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
 
     Args:
         key: that of its object.
-        at_least: how many records the log says that there are, or more.
+        at_least: the number of records in the log, or more.
 
     Raises:
-        CorruptObjectError: the bytes are not what the log says.
+        CorruptObjectError: the bytes do not match the log.
     """
     check_block(body, key, block)
     where = f"{key} at bytes {block.start} to {block.start + block.length}"
-    most = f"it may, where the log says {block.bytes:,} bytes"
+    most = f"it may, where the log has {block.bytes:,} bytes"
     if block.bytes > MAX_OBJECT_BYTES:
         raise CorruptObjectError(
             f"{where} has {block.bytes:,} bytes in the log, more than the {MAX_OBJECT_BYTES:,} of an object"

@@ -128,7 +128,7 @@ class Landing:
     """Lands objects, one call after another.
 
     Attributes:
-        result: what has landed.
+        result: the records and objects that have landed.
         progress: called with the records and the bytes of each part that landed.
     """
 

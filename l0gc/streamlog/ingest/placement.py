@@ -45,7 +45,7 @@ _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class PlacedRecords(NamedTuple):
-    """The partition and the key of each record, up to the first that cannot be placed; `error` says why it cannot. `times`
+    """The partition and the key of each record, up to the first that cannot be placed; `error` has the reason. `times`
     are their create times, None where nobody asked for them; so with `headers`. `more` is what records weigh in addition to
     their values."""
 

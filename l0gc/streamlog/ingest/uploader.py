@@ -3,7 +3,7 @@
 - Batches are committed in order, and nothing lands in a journal after a part that was refused, so the records of a
   partition land in the order of the input. Encoding and writing of later batches overlap with it.
 - Memory does not grow with the input, but for a few bytes for each object and placeholder.
-- With a producer, each part says which records of which input it holds, as its journal counts them. What landed before is
+- With a producer, each part records which spans of which inputs it holds, as its journal counts them. What landed before is
   skipped. If another run of the same job lands some of them first, the inputs are read again.
 - After the first error nothing more is sent (KIP-360: if a record fails, so do all that follow it).
 """

@@ -232,7 +232,7 @@ def _check_l1(
     kept = reconciled >= log_start  # the other partitions have nothing left in L1
     whole = is_kept.all() and len(ranges) == kept.sum() and ascending(ranges["partition"]) and kept[at].all()
     if not whole or (ranges["base"] > log_start[at]).any() or (ranges["last"] != reconciled[at]).any():
-        raise UsageError(f"the L1 objects of revision {revision} are not those of the records that it says are in L1")
+        raise UsageError(f"the L1 objects of revision {revision} are not those of the records that it lists as in L1")
 
 
 def _check_dropped(dropped: Rows) -> None:

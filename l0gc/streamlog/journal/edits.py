@@ -1,11 +1,11 @@
 """Decide whether an edit fits a journal's state, and apply it (pure).
 
-A partition's list of L1 objects holds every record from the oldest that is kept to the last reconciled one. What is
-reconciled or given up is appended to it; a merge replaces objects by others with the same records, a drain rows of shared
-objects; an expiry removes the oldest.
+A partition's list of L1 objects holds every record from the oldest that is kept to the last reconciled one. A reconcile
+and a give-up append to it; a merge replaces objects with others that hold the same records, a drain replaces rows of shared
+objects, and an expiry removes the oldest.
 
 What makes an edit safe (hazard 24): it names exactly the objects that it removes, and they are removed only if they are in
-the list, equal in every byte, at the very offset where it lands. A drain does not name what it replaces: it lands if its
+the list, equal in every byte, at the very offset where it lands. A drain does not name the rows it replaces: it lands if its
 objects hold exactly the records of rows of shared objects that are named there. So nothing is removed twice, lost, or both
 removed and listed, and the list has no gap. A partition whose list differs from what the edit expects is refused; the
 others are not. No list is read as a whole: an edit costs what it changes. A handle calls `fits` before it appends, and a

@@ -329,7 +329,7 @@ class JournalHandle:
         except EpochRegressionError as e:
             return e
         except L0gcError:
-            pass  # nobody knows
+            pass  # the outcome stays unknown
         return error
 
     def check_not_ahead(self, newest: int) -> None:

@@ -97,7 +97,7 @@ class Round:
     """One round: what it takes, the epoch that stamps its L1 objects, and its number of tasks.
 
     `alone` are the revisions of topics whose partitions do not share objects, since a table needs objects of single
-    partitions. `together` says of how many consecutive partitions of a topic, by revision, a writer gets all.
+    partitions. `together` has, by revision, how many consecutive partitions of a topic go to one writer.
     """
 
     epoch: int

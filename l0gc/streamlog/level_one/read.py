@@ -142,7 +142,7 @@ def _blocks(read: ObjectRead, fetched: list[tuple[Block, bytes]]) -> Iterator[_B
         beyond = extents["row"].astype(np.int64) + extents["records"] > records.num_rows
         if beyond.any():
             where = f"{o.key} at bytes {block.start} to {block.start + block.length}"
-            message = f"{where} holds {records.num_rows} records, fewer than the journal says"
+            message = f"{where} holds {records.num_rows} records, fewer than the journal has"
             yield _fault(read, extents[beyond], CorruptObjectError(f"{message}; restore that object from a version"))
             extents = extents[~beyond]
         if len(extents):

@@ -73,7 +73,7 @@ _PARQUET: Final[Mapping[str, Any]] = {
         "epoch",
         "create_time",
     ],  # statistics of a record's bytes would repeat whole records
-    "store_schema": False,  # Parquet's own says all of it
+    "store_schema": False,  # Parquet's own schema suffices
     "write_page_checksum": True,
 }
 

@@ -132,7 +132,7 @@ def test_ranges_and_limits_that_cannot_be_meant_are_refused(options: dict[str, s
         ("startingOffset", "did you mean 'startingOffsets'"),
         ("offsets", "option 'offsets' does not exist$"),
         ("kafka.group.id", "the checkpoint holds how far"),
-        ("kafka.auto.offset.reset", "option startingOffsets says"),
+        ("kafka.auto.offset.reset", "option startingOffsets sets"),
         ("kafka.isolation.level", "what is in a topic is committed"),
         ("path", "name it with option topic"),
         ("paths", "with option subscribe"),

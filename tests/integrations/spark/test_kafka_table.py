@@ -56,7 +56,7 @@ def named(by: str, value: str) -> None:
 
 
 def kafkas_own() -> None:
-    refused("option url says", **{"kafka.bootstrap.servers": "localhost:9092"})
+    refused("option url names", **{"kafka.bootstrap.servers": "localhost:9092"})
     refused("for Kafka's clients", **{"kafka.security.protocol": "SSL"})
 
 

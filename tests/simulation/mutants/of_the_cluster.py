@@ -220,13 +220,13 @@ def revisions_given_twice(
 
 @mutant(
     10,
-    "l0gc/streamlog/controller/state.py::ControllerState.knows",
+    "l0gc/streamlog/controller/state.py::ControllerState.has_created",
     "topics that the controller never knew are ignored",
     f"{_TEST_SOURCE}::test_a_topic_that_the_controller_never_knew_stops_everything",
     simulated=False,
 )
 def unknown_topics() -> AbstractContextManager[Any]:
-    return method(ControllerState, "knows", lambda self, revision, topic_id: True)
+    return method(ControllerState, "has_created", lambda self, revision, topic_id: True)
 
 
 @mutant(

@@ -450,7 +450,7 @@ def test_a_restored_log_reissues_no_id_run_or_topic() -> None:
         b.controller.init_producer("p", bumped.producer_id, bumped.epoch, bumped.run)
     assert (twin.revision, twin.name) == (topic.revision, topic.name)
     assert twin.topic_id != topic.topic_id
-    assert not b.controller.snapshot().knows(topic.revision, topic.topic_id)
+    assert not b.controller.snapshot().has_created(topic.revision, topic.topic_id)
 
 
 def guarded(cluster: ClusterHandles, guard: Callable[[], None]) -> Controller:

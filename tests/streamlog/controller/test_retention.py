@@ -80,7 +80,7 @@ def test_a_topic_of_which_nothing_is_left_is_forgotten_once() -> None:
     assert not controller.forget_topics([topics[0].revision])
     state = controller.snapshot()
     assert (state.deleted, list(state.topics)) == ([], ["b"])
-    assert not state.knows(topics[0].revision, topics[0].topic_id)
+    assert not state.has_created(topics[0].revision, topics[0].topic_id)
 
 
 # -- when epochs began ----------------------------------------------------------------------------------------------------

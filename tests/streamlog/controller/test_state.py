@@ -77,9 +77,9 @@ def test_a_deleted_topic_must_be_closed_until_forgotten() -> None:
     s, t = (d.topic for d in sorted(later.deleted, key=lambda d: d.topic.name))
     assert later.deleted_of() == {1: [t], 2: [t], 0: [s]}
     assert state_of(*entries, ForgetTopics([2])).deleted_of() == {0: [s]}
-    assert later.knows(2, "id-t")
-    assert not later.knows(2, "id-s")
-    assert not later.knows(9, "id-t")
+    assert later.has_created(2, "id-t")
+    assert not later.has_created(2, "id-s")
+    assert not later.has_created(9, "id-t")
 
 
 def test_an_unknown_topic_is_answered_with_the_nearest_name() -> None:
