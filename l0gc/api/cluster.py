@@ -260,7 +260,7 @@ class Cluster:
         Args:
             length_prefixed: give each record after its length instead, as `upload` takes them with
                 `format="length-prefixed"`, so that values with newlines come back as they were.
-            progress: called as it goes. If somebody follows it, the records are counted first.
+            progress: called regularly. If it is given, the records are counted first.
         """
         from l0gc.streamlog.reader import count_records, read_record_lines
 

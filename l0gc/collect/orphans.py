@@ -7,7 +7,7 @@ journal does not list there will never be listed (hazard 25). No time is guessed
 and stamps its next round anew.
 
 Objects that the journal has dropped follow another rule, with a grace period for readers. A key that is not an L1
-key is never deleted, only counted and shown (hazard 13). A key of a topic that no log has also stays, because the
+key is never deleted, only counted and shown (hazard 13). A key whose topic is in no log also stays, because the
 controller log may have been set back (hazard 10). The topic's folder is left unchanged and reported, and the run ends as
 refused. The order of the listing does not matter: each key is checked alone, and a store that lists out of order is read
 to the end (hazard 12).

@@ -8,7 +8,7 @@ does. A dry run takes the same path with a deleter that deletes nothing. It keep
 a pause does not end it.
 
 In this process all parts of a run share one queue, with one record, pace, limit and stop. On executors each part has
-its own. If an executor dies, its part is repeated and finds what is left. What the dead executor deleted is counted from
+its own. If an executor dies, its part is repeated and finds the rest. The dead executor's deletions are counted from
 the record, so the totals cover the whole run, whichever task did the work. A stopped run is settled in the same way.
 
 `run.json` is written when a run ends, also if it failed or was stopped. A dry run writes none unless it is a shadow run,

@@ -78,7 +78,7 @@ GARBAGE: Final = {
     RUN_RECORDS: GarbageKind(
         "objects of old run records",
         "The run is older than `--keep-runs`, or not one of the 10,000 newest; equally old notes of the last runs of "
-        "jobs that this l0gc does not have go, too.",
+        "jobs that this l0gc does not have are deleted, too.",
         (RUNS, ATTEMPTS),
         old=old_run_records,
         recorded=False,

@@ -162,7 +162,7 @@ class WorkerThreads(Executor):
             return InlineExecutor().submit(fn, *args, **kwargs)
         task = _WorkerTask(lambda: fn(*args, **kwargs))
         self._tasks.put(task)
-        if self._closed:  # meanwhile: the threads may have ended without it
+        if self._closed:  # in the meantime, so the threads may have ended without it
             self._drop()
         return task
 

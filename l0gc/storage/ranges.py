@@ -1,7 +1,7 @@
 """Read a whole listing in key ranges, with many readers at once, however the keys are distributed.
 
 The distribution of keys is unknown: one shard may hold most of them. So each reader reads its range up to a number of
-pages and returns what is left, which is cut again and read in the next round. Every key is read exactly once wherever the
+pages and returns the rest, which is cut again and read in the next round. Every key is read exactly once wherever the
 cuts are: ranges are cut between strings, each key is compared with both ends of its range, and a reader that stops
 reports the last key that it returned. The cuts only affect how evenly the work is spread. A store that lists out of order
 is detected and read to the end, with no rest (hazard 12).
@@ -86,7 +86,7 @@ def read_in_rounds(
 
     Args:
         ceiling: an epoch that hardly any object exceeds; called once per round, and only if something is left.
-        read: reads each of these ranges up to a number of pages, and returns what is left.
+        read: reads each of these ranges up to a number of pages, and returns the rest.
         first_pages: how many pages each reader reads in the first round.
     """
     ranges, pages = of_shards(layout, readers), first_pages

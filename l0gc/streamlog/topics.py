@@ -71,7 +71,7 @@ class Alteration:
         uncounted: Why that is unknown for some journals or partitions.
         changes: What it does to the columns of the value schema, in words: `drops id (long)`.
         loses_columns: Whether a column is dropped or replaced.
-        state: The controller's state for which all this holds.
+        state: The controller's state to which all of this applies.
     """
 
     losses: list[Loss]

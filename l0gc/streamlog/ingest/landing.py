@@ -138,7 +138,7 @@ class Landing:
         self.progress: Callable[[int, int], None] = lambda records, size: None
 
     def land(self, objects: Iterable[WrittenObject]) -> None:
-        """Have the journals accept what is left of these objects, those of a topic in their order.
+        """Have the journals accept the remaining parts of these objects, those of a topic in their order.
 
         Raises:
             PartitionClosedError: a topic was deleted.

@@ -133,7 +133,7 @@ def test_ranges_and_limits_that_cannot_be_meant_are_refused(options: dict[str, s
         ("offsets", "option 'offsets' does not exist$"),
         ("kafka.group.id", "the checkpoint holds how far"),
         ("kafka.auto.offset.reset", "option startingOffsets sets"),
-        ("kafka.isolation.level", "what is in a topic is committed"),
+        ("kafka.isolation.level", "all records of a topic are committed"),
         ("path", "name it with option topic"),
         ("paths", "with option subscribe"),
     ],
