@@ -46,7 +46,7 @@ def test_spark_is_faster_where_its_cores_make_up_for_its_start(
     pace: Pace, size: int, journals: int, spark: SparkTarget, is_faster: bool
 ) -> None:
     estimate = EngineEstimate(pace, journals, 2, spark)
-    assert (estimate.spark_s(size) <= estimate.here_s(size)) == is_faster
+    assert (estimate.spark_s(size) <= estimate.local_s(size)) == is_faster
     assert (size >= estimate.break_even) == is_faster
 
 
@@ -66,10 +66,10 @@ def test_from_the_even_size_on_and_not_below_spark_is_faster(
     estimate = EngineEstimate(pace, journals, 2, SparkTarget("spark://h:1", cores, cluster=True, running=running))
     even = estimate.break_even
     if even == inf:
-        assert estimate.spark_s(10**15) > estimate.here_s(10**15)
+        assert estimate.spark_s(10**15) > estimate.local_s(10**15)
         return
-    assert estimate.spark_s(even) <= estimate.here_s(even) * (1 + 1e-9)
-    assert even == 0 or estimate.spark_s(even - 1) > estimate.here_s(even - 1) * (1 - 1e-9)
+    assert estimate.spark_s(even) <= estimate.local_s(even) * (1 + 1e-9)
+    assert even == 0 or estimate.spark_s(even - 1) > estimate.local_s(even - 1) * (1 - 1e-9)
 
 
 def test_a_session_that_runs_costs_no_start() -> None:
@@ -80,7 +80,7 @@ def test_a_session_that_runs_costs_no_start() -> None:
 
 def test_one_process_uses_no_more_cores_than_its_work_can() -> None:
     pace = Pace(here=10, core=10, most_cores=4)
-    assert [EngineEstimate(pace, 0, cores, HERE).here_s(400) for cores in (1, 2, 4, 64)] == [40, 20, 10, 10]
+    assert [EngineEstimate(pace, 0, cores, HERE).local_s(400) for cores in (1, 2, 4, 64)] == [40, 20, 10, 10]
 
 
 @pytest.mark.parametrize(

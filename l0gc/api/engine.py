@@ -79,7 +79,7 @@ def choose_engine(engine: str, work: Work, spark: SparkTarget, *, cores: int, ja
         return (SPARK, f"{said}, and a cluster is given") if spark.cluster else (LOCAL, said)
     amount = f"{'at least ' if 0 < size == enough else ''}{size:,} {work.unit}"
     amount += f" and {count(work.journals, 'journal')}" if work.journals else ""
-    why = f"{amount}: {estimate.here_s(size):,.1f} s estimated in this process, {estimate.spark_s(size):,.1f} s on {where}"
+    why = f"{amount}: {estimate.local_s(size):,.1f} s estimated in this process, {estimate.spark_s(size):,.1f} s on {where}"
     if size < estimate.break_even:
         return LOCAL, why
     if not spark.cluster and not java:

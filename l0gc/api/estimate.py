@@ -77,7 +77,7 @@ class EngineEstimate(msgspec.Struct, frozen=True):
     cores: int
     spark: SparkTarget
 
-    def here_s(self, units: float) -> float:
+    def local_s(self, units: float) -> float:
         """Return the seconds that this many units take in this process."""
         return self.journals / JOURNALS.here + units * self._here_unit
 
@@ -89,7 +89,7 @@ class EngineEstimate(msgspec.Struct, frozen=True):
     @property
     def break_even(self) -> float:
         """Return the number of units from which on Spark is faster: 0 if it always is, infinite if it never is."""
-        behind = self.spark_s(0) - self.here_s(0)
+        behind = self.spark_s(0) - self.local_s(0)
         gain = self._here_unit - 1 / self.pace.core / self.spark.cores
         if gain <= 0:
             return inf if behind >= 0 else 0.0

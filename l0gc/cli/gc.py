@@ -58,7 +58,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
     if options["dry_run"]:
         out.note("a dry run skips the steps before compute-watermark, and uses the M that is published now")
 
-    def around(step: str, call: Callable[..., Outcome] | None) -> None:
+    def run_step(step: str, call: Callable[..., Outcome] | None) -> None:
         if call is None:
             if (whole := measured.get()) is not None:
                 whole.parts.append(Run(step, due=False))
@@ -72,7 +72,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
     def work() -> GcResult:
         try:
             with stopping(_interrupt, signals):
-                return cluster.gc(engine, run_id=run_id, run_step=around, **options)
+                return cluster.gc(engine, run_id=run_id, run_step=run_step, **options)
         except KeyboardInterrupt as e:
             code = 128 + (signals[0] if signals else signal.SIGINT)
             stopped = StoppedError("stopped; the steps shown are done, and another run continues from there", code)

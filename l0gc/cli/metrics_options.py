@@ -35,8 +35,8 @@ _JOB: Final = "l0gc"
 
 @contextmanager
 def measuring(step: str) -> Iterator[Run]:
-    """Measure the block as a run of `step`: a part of the run around it, if there is one."""
-    run, around, began = Run(step), measured.get(), time.monotonic()
+    """Measure the block as a run of `step`: a part of the outer run, if there is one."""
+    run, outer, began = Run(step), measured.get(), time.monotonic()
     token = measured.set(run)
     try:
         yield run
@@ -46,8 +46,8 @@ def measuring(step: str) -> Iterator[Run]:
     finally:
         measured.reset(token)
         run.seconds, run.ended_s = time.monotonic() - began, SystemClock().now_ms() / 1000
-        if around is not None:
-            around.parts.append(run)
+        if outer is not None:
+            outer.parts.append(run)
 
 
 def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:

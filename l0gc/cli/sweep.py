@@ -73,7 +73,7 @@ def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | N
     run_sweep(out, sweep, aside=listed == "-")
 
 
-def _remove(out: Output, work: Callable[..., R], **shown: Any) -> None:
+def _run_deletion(out: Output, work: Callable[..., R], **shown: Any) -> None:
     """Delete, and print the result as `Output.finish` does; the first signal ends the run in good order."""
     give_memory_back()
     with stop_event() as stop:
@@ -196,6 +196,6 @@ def bytes_that_stay(plan: DeletionPlan[Any], or_what: str = "") -> list[str]:
     }.get(plan.versioning, [])
 
 
-run_sweep: Final = partial(_remove, lines=swept, title="sweeping")
-run_vacuum: Final = partial(_remove, lines=vacuumed, title="vacuuming")
+run_sweep: Final = partial(_run_deletion, lines=swept, title="sweeping")
+run_vacuum: Final = partial(_run_deletion, lines=vacuumed, title="vacuuming")
 """Runs a step, shows its progress and prints its result, for its command and for `l0gc gc`."""

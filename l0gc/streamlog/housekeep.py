@@ -100,7 +100,7 @@ class _Log:
         except _OF_ONE_LOG as e:
             self.errors.append(str(e))
 
-    def shorten(self, replica: Replica[S], controller: Controller) -> None:
+    def checkpoint_and_truncate(self, replica: Replica[S], controller: Controller) -> None:
         """Checkpoint and truncate, each if it is worth its requests. Pins keep what a replay as of them needs."""
         if replica.checkpoint_due(housekeeping=True):
             replica.write_checkpoint()
@@ -125,7 +125,7 @@ def housekeep(cluster: ClusterHandles, *, barrier: bool = False) -> HousekeepRes
     own.attempt(controller.advance if barrier else controller.tick_if_due)
     state = controller.snapshot()
     in_use, deleted_of = state.journals_in_use(), state.deleted_of()
-    own.attempt(lambda: own.shorten(controller.replica, controller))
+    own.attempt(lambda: own.checkpoint_and_truncate(controller.replica, controller))
 
     def keep(journal: int) -> _Log:
         deleted = deleted_of.get(journal, [])
@@ -175,5 +175,5 @@ def _keep(cluster: ClusterHandles, journal: int, epoch: int | None, deleted: Seq
 
     log.attempt(move)
     log.attempt(close)
-    log.attempt(lambda: log.shorten(handle.replica, cluster.controller))
+    log.attempt(lambda: log.checkpoint_and_truncate(handle.replica, cluster.controller))
     return log

@@ -189,7 +189,7 @@ def with_times(spread: Partitioner, field: str, unit: TimestampUnit | None = Non
     return Partitioner(f"{spread.describe} timestamp={field}", start, spread.fixed)
 
 
-def place_given(spread: Partitioner, partitions: int, name: str) -> Callable[[Sequence[Fields]], PlacedRecords]:
+def record_placer(spread: Partitioner, partitions: int, name: str) -> Callable[[Sequence[Fields]], PlacedRecords]:
     """Return a function that places records with their own key, headers, create time and partition.
 
     A record goes to the partition that it names, else to that of its key, else where its value alone would have gone.

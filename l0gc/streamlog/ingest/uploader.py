@@ -33,7 +33,7 @@ from l0gc.streamlog.ingest.batch import Batch, BatchBuilder, JournalIndex, Posit
 from l0gc.streamlog.ingest.extents import pack_records
 from l0gc.streamlog.ingest.inputs import RECORDS, Input, Source, open_inputs
 from l0gc.streamlog.ingest.landing import Appender, Landing, RunAppender, WrittenObject, write_object
-from l0gc.streamlog.ingest.placement import Partitioner, by_field, fixed_partition, in_turn, place_given, with_times
+from l0gc.streamlog.ingest.placement import Partitioner, by_field, fixed_partition, in_turn, record_placer, with_times
 from l0gc.streamlog.ingest.records import unpacked
 from l0gc.streamlog.ingest.result import UploadResult
 from l0gc.streamlog.journal.entries import ENTRY_BYTES
@@ -202,7 +202,7 @@ class Uploader:
 
     def _read(self, source: Input, building: BatchBuilder) -> None:
         place = self._partitioner.start(source.name)
-        place_records = place_given(self._partitioner, self._topic.partitions, source.name)
+        place_records = record_placer(self._partitioner, self._topic.partitions, source.name)
         position = None
         if self._producer is not None and source.input_id:
             producer_id = self._producer.producer_id

@@ -17,7 +17,7 @@ from l0gc.streamlog.ingest.placement import (
     by_field,
     fixed_partition,
     in_turn,
-    place_given,
+    record_placer,
     with_times,
 )
 
@@ -83,7 +83,7 @@ def test_more_keys_than_are_remembered_go_where_they_belong(monkeypatch: pytest.
 @pytest.mark.parametrize("partition", [-2, 7])
 def test_a_record_that_names_a_partition_out_of_range_is_refused(partition: int) -> None:
     fields = [(b"x", None, (), NO_TIME, 6), (b"y", None, (), NO_TIME, partition)]
-    found = place_given(in_turn(7), 7, "in")(fields)
+    found = record_placer(in_turn(7), 7, "in")(fields)
     assert found.partitions.tolist() == [6]
     assert f"in record 2 names partition {partition}" in str(found.error)
 
