@@ -353,7 +353,7 @@ def test_a_cluster_that_is_well_gives_four_lines() -> None:
     found = checks(loaded_cluster())
     assert {c.status for c in found.values()} == {OK}
     assert "epoch 1, 1 topic with 3 partitions, 4 shards" in found["cluster"].text
-    assert found["journals"].text == "16 journals can be read, 1 in use"
+    assert found["journals"].text == "5 journals can be read, 1 in use"
     assert found["format"].text == "version 4, with quoted ETags"
     assert list(found) == ["cluster", "format", "journals", "watermark"]
 

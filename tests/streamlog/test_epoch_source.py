@@ -212,9 +212,9 @@ def test_an_unused_unreadable_journal_holds_m_in_place() -> None:
     newest = slide(cluster, topic)
     assert m_of(cluster).watermark == newest - 2
     slide(cluster, topic)
-    damage(cluster, 15)
+    damage(cluster, 4)
     result = m_of(cluster)
-    assert (result.watermark, [u.unit for u in result.unreadable]) == (newest - 2, ["journal 15"])
+    assert (result.watermark, [u.unit for u in result.unreadable]) == (newest - 2, ["journal 4"])
     assert (result.held_back_by[0].name, result.held_back_by[0].partition) == ("", -1)
 
 
@@ -262,7 +262,7 @@ def test_a_topic_that_the_controller_never_knew_stops_everything(used: bool) -> 
     cluster = memory_cluster()
     cluster.controller.create_topic("kept", 1)
     before = controller_log(cluster)
-    lost, _ = cluster.controller.create_topic("lost", 16 if used else 1, 16 if used else 1)
+    lost, _ = cluster.controller.create_topic("lost", 5 if used else 1, 5 if used else 1)
     land(cluster, lost, {0: 1})
     after = restored(cluster, before)
     after.controller.advance_above(8)
@@ -335,4 +335,4 @@ def test_a_run_costs_few_requests_per_journal() -> None:
     process = memory_cluster(store_of(cluster), seed=3, bootstrap=False)
     store_of(cluster).requests.clear()
     m_of(process, dry_run=True)
-    assert store_of(cluster).requests.total() <= 16 * 2 + 4 * 3 + 20
+    assert store_of(cluster).requests.total() <= 5 * 2 + 4 * 3 + 20

@@ -26,6 +26,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.probe import probe
 from l0gc.streamlog import founding
 from l0gc.streamlog.cluster import ClusterHandles
+from tests.support.memory_store import FEW_JOURNALS
 
 BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
 
@@ -64,7 +65,7 @@ def l0gc(*args: str) -> dict[str, Any]:
 def founded(partitions: int = 2, topic: str = "events", *, shards: int = 4) -> None:
     """A cluster with a topic, in a new bucket, by the commands."""
     with mock.patch.object(founding, "probe", _probe_once):
-        l0gc("init", "--create-bucket", "--shards", str(shards))
+        l0gc("init", "--create-bucket", "--shards", str(shards), "--journals", str(FEW_JOURNALS))
     l0gc("topic", "create", topic, "--partitions", str(partitions))
 
 

@@ -269,6 +269,10 @@ def lose_reply(key_part: str) -> Callable[[Call], None]:
     return fault
 
 
+FEW_JOURNALS = 5
+"""The journals of a cluster whose test needs few: most commands read each of them, and by default there are 16."""
+
+
 def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap: bool = True) -> ClusterHandles:
     """A cluster on a store in memory, with the store's clock and a seeded source of randomness.
 
@@ -277,7 +281,7 @@ def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap
     store = store or MemoryStore()
     cluster = ClusterHandles(store, Runtime(store.clock, random.Random(seed)))
     if bootstrap:
-        cluster.controller.bootstrap(shards=4)
+        cluster.controller.bootstrap(shards=4, journals=FEW_JOURNALS)
     return cluster
 
 
