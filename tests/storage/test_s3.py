@@ -257,15 +257,15 @@ def test_a_file_is_written_whole(store: S3Store, tmp_path: Path) -> None:
 
 
 def test_a_listing_goes_on_after_the_first_page(store: S3Store) -> None:
-    keys = [f"d/{i:05}" for i in range(2300)]
+    keys = [f"d/{i:05}" for i in range(1300)]
     backend = s3_backends["123456789012"]["aws"]  # the server runs in this process, and so many requests take long
     for k in keys:
         backend.put_object(store.config.bucket, f"a/prefix/{k}", b"x")
     store.requests.clear()
     pages = list(store.scan("d/"))
     assert [k for p in pages for k in p.keys] == keys
-    assert [len(p) for p in pages] == [1000, 1000, 300]
-    assert store.requests["list"] == 4  # one more confirms the end
+    assert [len(p) for p in pages] == [1000, 300]
+    assert store.requests["list"] == 3  # one more confirms the end
     assert [k for p in store.scan("d/", "d/01199~") for k in p.keys] == keys[1200:]
     assert [k for p in store.scan("d/", keys[1200]) for k in p.keys] == keys[1201:]
     assert list(store.scan("d/", "d/9")) == []
@@ -273,9 +273,9 @@ def test_a_listing_goes_on_after_the_first_page(store: S3Store) -> None:
     first = next(iter(store.scan("d/")))
     assert len(first) == 1000
     # A key that obstore cannot represent, on the second page: read on plainly, each key once.
-    for k in ("d/01500//x", "d/02000/../x"):
+    for k in ("d/01100//x", "d/01200/../x"):
         store.put(k, b"x")
-    assert [k for p in store.scan("d/") for k in p.keys] == sorted([*keys, "d/01500//x", "d/02000/../x"])
+    assert [k for p in store.scan("d/") for k in p.keys] == sorted([*keys, "d/01100//x", "d/01200/../x"])
 
 
 FOREIGN = [
