@@ -39,7 +39,7 @@ from l0gc.streamlog.level_one.parquet import (
     read_l1,
     schema_number,
 )
-from l0gc.streamlog.level_one.write import L1Writer, put_small
+from l0gc.streamlog.level_one.write import L1Writer, Made, upload_l1
 from l0gc.streamlog.values.parse import is_typed
 
 WHOLE_BYTES: Final = 4 << 20
@@ -80,24 +80,22 @@ def rewrite(
 
         def copy(
             item: tuple[MergeGroup, Iterable[_Source]],
-        ) -> tuple[RewriteResult | None, dict[str, bytes], list[tuple[str, bytes]]]:
+        ) -> tuple[RewriteResult | None, dict[str, bytes], list[Made]]:
             merge, sources = item
             topic = topics[merge.revision]
             base = int(merge.sources["base"][0])
-            writer = L1Writer(
-                topic.id(merge.partition), epoch, base, runtime, directory, store, math.inf, topic.value_schema
-            )
-            return (*_copied(store, merge, sources, writer, stop), writer.small)
+            writer = L1Writer(topic.id(merge.partition), epoch, base, runtime, directory, math.inf, topic.value_schema)
+            return (*_copied(store, merge, sources, writer, stop), writer.made)
 
-        def small_objects() -> Iterator[tuple[str, bytes]]:
+        def objects() -> Iterator[Made]:
             with_sources = _with_sources(store, merges, topics, parallel)
             going_on = takewhile(lambda _: not stop.is_set(), with_sources)
-            for rewritten, hashes, small in parallel.compute_ahead(copy, going_on, _is_worth):
+            for rewritten, hashes, made in parallel.compute_ahead(copy, going_on, _is_worth):
                 if rewritten is not None:
                     done.append((rewritten, hashes))
-                    yield from small
+                    yield from made
 
-        put_small(store, small_objects(), parallel)
+        upload_l1(store, objects(), parallel)
 
     def reopened(copied: tuple[RewriteResult, dict[str, bytes]]) -> tuple[RewriteResult, dict[str, bytes], _Source]:
         result, hashes = copied

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise, takewhile
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -59,6 +59,8 @@ _TOGETHER: Final = 4
 """The row groups that are written at once. An L1 object of fewer is made in memory, others on local disk."""
 _TASK_BYTES: Final = 4 << 20
 """The bytes of small partitions' records that are written one after another, on one core."""
+_PART_BYTES: Final = 8 << 20
+"""How much of a file its upload holds at most."""
 _SHARED: Final = frozenset({"timestamp", "key", "value", "epoch", *OPTIONAL.names})
 """The columns of the records of a shared object."""
 _OF_HEADERS: Final = ("headers.list.element.key", "headers.list.element.value")
@@ -101,6 +103,10 @@ _PIECE: Final = np.dtype(
 """Records at consecutive offsets of a partition, from a row of a batch on. A round may have millions of these."""
 
 
+Made: TypeAlias = tuple[str, bytes | Path]
+"""The key of an L1 object that is to be uploaded, and its content; a large one waits as a file on local disk."""
+
+
 @dataclass(slots=True)
 class WrittenL1:
     """A writer's objects, all durable, by (journal, revision).
@@ -120,11 +126,11 @@ class WrittenL1:
 
 @dataclass(slots=True)
 class _Written:
-    """What a task has written of one topic in one journal; `small` are the keys and contents of objects to upload."""
+    """What a task has written of one topic in one journal; `made` are the objects to upload."""
 
     topic: tuple[int, int]
     records: int
-    small: list[tuple[str, bytes]] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
     files: list[tuple[object, ...]] = field(default_factory=list)
     shared: list[SharedObject] = field(default_factory=list)
     misfits: list[tuple[int, int]] = field(default_factory=list)
@@ -169,22 +175,22 @@ def write_l1(
                 arrived.append(pieces_of(batch, stored.add(batch)))
         batches = stored.all()
         work = _Work(
-            store, topics, epoch, runtime, directory, batches, np.array(stored.widths), _limits(faults),
+            topics, epoch, runtime, directory, batches, np.array(stored.widths), _limits(faults),
             topics.keys() if drains else alone, drains,
         )  # fmt: skip
         done: list[_Written] = []
         stop = begin()
 
-        def small_objects() -> Iterator[tuple[str, bytes]]:
+        def made() -> Iterator[Made]:
             tasks = takewhile(lambda _: not stop.is_set(), work.tasks(arrived))
             for group in parallel.compute_ahead(work.run, tasks):
                 for written in group:
-                    yield from written.small
-                    written.small = []
+                    yield from written.made
+                    written.made = []
                     done.append(written)
                 wrote(sum(written.records for written in group))
 
-        put_small(store, small_objects(), parallel)
+        upload_l1(store, made(), parallel)
     return _joined(done, faults)
 
 
@@ -199,7 +205,6 @@ class _Task(NamedTuple):
 class _Work:
     """The work of one writer, which its tasks do on all cores; see `write_l1`."""
 
-    store: ObjectStore
     topics: Mapping[int, Topic]
     epoch: int
     runtime: Runtime
@@ -251,7 +256,7 @@ class _Work:
             written.faults += [] if gap is None else [gap.of(p, written.topic[0])]
         for span in spans:
             writer = L1Writer(
-                p, self.epoch, int(span["base"][0]), self.runtime, self.directory, self.store, FILE_BYTES,
+                p, self.epoch, int(span["base"][0]), self.runtime, self.directory, FILE_BYTES,
                 topic.value_schema, checks=self.drains,
             )  # fmt: skip
             for _, _, _, _, records, batch, row in span.tolist():
@@ -264,7 +269,7 @@ class _Work:
                 at = np.array([p.partition], NUMBER), span["base"][:1]
                 written.faults.append(Fault(written.topic[0], p.revision, str(e), *at))
                 continue
-            written.small += writer.small
+            written.made += writer.made
             written.files += writer.files
             written.misfits += [(p.partition, writer.misfits)] if writer.misfits else []
         return written
@@ -282,7 +287,7 @@ class _Work:
         name = self.runtime.new_id()
         o, body = shared_object(records, partitions, pieces["base"][firsts], counts, self.epoch, name)
         written.shared.append(o)
-        written.small.append((shared_key(topic.name, topic.revision, written.topic[0], o), body))
+        written.made.append((shared_key(topic.name, topic.revision, written.topic[0], o), body))
         if topic.value_schema is not None:
             parser = parser_of(topic.value_schema)
             errors = parser.parse(records.column("value"))[parser.fields.names.index(VALUE_ERROR)]
@@ -322,10 +327,23 @@ def _joined(done: Iterable[_Written], faults: list[Fault]) -> WrittenL1:
     return whole
 
 
-def put_small(store: ObjectStore, objects: Iterable[tuple[str, bytes]], parallel: Parallel) -> None:
-    """Upload small L1 objects, given as (key, content), several at once; return when all are durable."""
-    for _ in parallel.fetch_ahead(lambda o: store.put_bulk(*o), objects, lambda o: len(o[1])):
+def upload_l1(store: ObjectStore, objects: Iterable[Made], parallel: Parallel) -> None:
+    """Upload L1 objects, several at once and while the next ones are made; return when all are durable."""
+
+    def upload(made: Made) -> None:
+        key, content = made
+        if isinstance(content, Path):
+            store.put_file(key, content)
+            content.unlink()
+        else:
+            store.put_bulk(key, content)
+
+    for _ in parallel.fetch_ahead(upload, objects, lambda made: min(_size(made[1]), _PART_BYTES)):
         pass
+
+
+def _size(content: bytes | Path) -> int:
+    return content.stat().st_size if isinstance(content, Path) else len(content)
 
 
 class _Gap(NamedTuple):
@@ -508,8 +526,7 @@ class L1Writer:
     Attributes:
         next: the offset of the next record.
         files: the objects, as rows of `L1_ROW`.
-        small: the keys and contents of objects that the caller uploads; large ones wait on local disk, and are uploaded
-            here.
+        made: the objects for the caller to upload.
 
     Args:
         checks: whether the objects are read back and compared with the records, by `finish`.
@@ -522,7 +539,6 @@ class L1Writer:
         base: int,
         runtime: Runtime,
         directory: Path,
-        store: ObjectStore,
         file_bytes: float,
         schema: ValueSchema | None = None,
         *,
@@ -535,7 +551,7 @@ class L1Writer:
         self.misfits = 0
         self._values = None if schema is None else parser_of(schema)
         self._file_bytes = file_bytes
-        self._epoch, self._runtime, self._directory, self._store = epoch, runtime, directory, store
+        self._epoch, self._runtime, self._directory = epoch, runtime, directory
         self._base = base
         self._writer: Any = None  # a Parquet writer, once a file is begun
         self._schema = L1_SCHEMA
@@ -545,7 +561,7 @@ class L1Writer:
         self._bytes = 0.0
         self._max_timestamp = -MAX_OFFSET
         self.files: list[tuple[object, ...]] = []
-        self.small: list[tuple[str, bytes]] = []
+        self.made: list[Made] = []
 
     @property
     def schema_number(self) -> int:
@@ -641,13 +657,12 @@ class L1Writer:
             with self._sink.open("r+b") as file:
                 size = seal_footer(file)
             content = self._sink.read_bytes() if self._found is not None else b""
-            self._store.put_file(key, self._sink)
-            self._sink.unlink()
+            self.made.append((key, self._sink))
         else:
             buffer = io.BytesIO(self._sink.getvalue())
             size = seal_footer(buffer)
             content = buffer.getvalue()
-            self.small.append((key, content))
+            self.made.append((key, content))
         times = min(self._max_timestamp, MAX_OFFSET)
         row = (self.partition.partition, self._base, last, size, times, self._epoch, name_bytes(name), 0)
         self.files.append(row)

@@ -109,7 +109,7 @@ def age_by_local_clock() -> AbstractContextManager[Any]:
 # -- L1, and its readers --------------------------------------------------------------------------------------------------
 
 
-_put_small: Final = level_one_write.put_small
+_upload_l1: Final = level_one_write.upload_l1
 
 
 class _Careless(Wrapped):
@@ -125,10 +125,10 @@ class _Careless(Wrapped):
     "l0gc/streamlog/level_one/write.py::write_l1",
     "an L1 object that failed is committed",
     "tests/streamlog/level_one/test_write.py::test_an_object_is_named_only_when_it_is_in_the_store",
-    place="l0gc/streamlog/level_one/write.py::put_small",
+    place="l0gc/streamlog/level_one/write.py::upload_l1",
 )
 def named_before_stored(store: Any, objects: Any, parallel: Any) -> None:
-    _put_small(_Careless(store), objects, parallel)
+    _upload_l1(_Careless(store), objects, parallel)
 
 
 @instead(

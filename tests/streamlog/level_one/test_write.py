@@ -220,6 +220,29 @@ def test_small_objects_upload_concurrently_and_large_ones_from_disk(monkeypatch:
     assert len(from_disk) == 1
 
 
+def test_the_next_partitions_are_written_while_files_are_uploaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_TASK_BYTES", 1)
+    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
+    finish, finished, more_than_cores = write.L1Writer.finish, list[object](), threading.Event()
+
+    def counted(writer: write.L1Writer) -> None:
+        finish(writer)
+        finished.append(writer)
+        if len(finished) == 4:
+            more_than_cores.set()
+
+    class Store(MemoryStore):
+        def put_file(self, key: str, path: Path) -> None:
+            assert more_than_cores.wait(20)
+            super().put_file(key, path)
+
+    monkeypatch.setattr(write.L1Writer, "finish", counted)
+    store = Store()
+    with Parallel(8, cores=2) as threads:
+        w = write_l1(store, TOPICS, 1, [batch(*span(p, 0, 9)) for p in range(6)], Runtime(store.clock), threads)
+    assert len(store.objects) == len(w.files[2, 5]) == 6
+
+
 PLACES = st.lists(
     st.tuples(st.integers(0, 3), st.integers(0, 12), st.integers(1, 5)), max_size=12
 )  # partition, first offset, records
