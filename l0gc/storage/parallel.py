@@ -284,10 +284,10 @@ class Parallel(AbstractContextManager["Parallel"]):
     def compute_ahead(
         self, work: Callable[[A], B], items: Iterable[A], is_worth: Callable[[A], bool] = lambda _: True
     ) -> Iterator[B]:
-        """Yield the result of `work` for each item, in order, while the next ones are computed on other cores."""
+        """Yield the result of `work` for each item, in order, while every core computes one of the next."""
         if self.cores == 1:
             return map(work, items)
-        return self._ahead(self._computing, work, items, is_worth, self.cores)
+        return self._ahead(self._computing, work, items, is_worth, self.cores + 1)
 
     def _ahead(
         self,

@@ -58,12 +58,26 @@ def test_at_most_one_item_per_core_is_computed_at_once() -> None:
         found = threads.compute_ahead(work, range(20))
         for n in range(17):
             assert next(found) == n
-            assert len(begun) <= n + 2
+            assert len(begun) <= n + 1 + 2
         both.abort()
     assert (
         list(Parallel(8, "one", cores=1).compute_ahead(lambda _: threading.current_thread(), [1, 2]))
         == [threading.main_thread()] * 2
     )
+
+
+def test_every_core_computes_while_a_result_is_used() -> None:
+    all_three = threading.Barrier(3, timeout=PATIENCE_S)
+
+    def work(n: int) -> int:
+        if n:
+            all_three.wait()
+        return n
+
+    with Parallel(8, "used", cores=2) as threads:
+        for n in threads.compute_ahead(work, range(3)):
+            if n == 0:
+                all_three.wait()
 
 
 def test_what_is_fetched_ahead_is_bounded_by_its_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
