@@ -77,6 +77,11 @@ def count(n: int, noun: str, plural: str | None = None) -> str:
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
+def epochs(first: int, last: int) -> str:
+    """Return `epoch 7`, `epochs 7 to 9`."""
+    return f"epoch {first}" if first == last else f"epochs {first} to {last}"
+
+
 def size(n: float) -> str:
     """Return a number of bytes as `12.3 MiB`."""
     for unit in ("B", "KiB", "MiB", "GiB"):

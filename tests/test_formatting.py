@@ -6,8 +6,12 @@ from typing import ClassVar
 
 import msgspec
 
-from l0gc.formatting import Outcome, count, dollars, dollars_month, size, span
+from l0gc.formatting import Outcome, count, dollars, dollars_month, epochs, size, span
 from l0gc.streamlog.topics import AdvancedEpoch
+
+
+def test_one_epoch_is_not_a_range() -> None:
+    assert (epochs(7, 7), epochs(7, 9)) == ("epoch 7", "epochs 7 to 9")
 
 
 def test_numbers_are_formatted_in_their_largest_unit() -> None:

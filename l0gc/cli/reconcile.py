@@ -45,7 +45,7 @@ def _reconciled(result: ReconcileResult) -> list[str]:
     if result.limited:
         text += "; --max-bytes left the rest"
     if result.misfits:
-        text += f"; {count(result.misfits, 'record')} without typed columns; their value_error gives the reason"
+        text += f"; {count(result.misfits, 'record')} without typed columns; value_error gives the reason"
     if result.lost:
         text += f"; {count(result.lost, 'partition')} left to another reconciler, which was first"
     return [text]

@@ -10,13 +10,13 @@ import click
 from l0gc.api import Cluster
 from l0gc.cli.globals import CommandGroup, cli_command
 from l0gc.cli.options import RUN, cluster_options
-from l0gc.cli.output import Output, epoch, object_line, to_stdout
+from l0gc.cli.output import Output, object_line, to_stdout
 from l0gc.cli.units import Whole
 from l0gc.collect.gc_steps import SWEEP, UNDELETE, VACUUM
 from l0gc.collect.history import RunDetail, RunEntry, RunList, UndeleteResult
 from l0gc.collect.record import RecordedObject, folder
 from l0gc.errors import UsageError
-from l0gc.formatting import count, moment, size
+from l0gc.formatting import count, epochs, moment, size
 from l0gc.storage.objectstore import OFF
 
 record_option: Final = click.option(
@@ -87,11 +87,12 @@ def _show_lines(detail: RunDetail, record_dir: Path | None, *, all_objects: bool
     if detail.command == UNDELETE:
         return [_line(detail)]
     gone = detail.by_status["deleted"]
+    of = f", {epochs(detail.lowest_epoch, detail.highest_epoch)}" if detail.lowest_epoch >= 0 else ""
     lines = [
         _line(detail),
         *(f"  brought back: {_line(r)}" for r in detail.undeletes),
-        f"{count(gone, 'object')} ({size(detail.deleted_bytes)}) deleted, epochs {epoch(detail.lowest_epoch)} to "
-        f"{epoch(detail.highest_epoch)}; {detail.by_status['failed']:,} failed, {detail.by_status['left']:,} left",
+        f"{count(gone, 'object')} ({size(detail.deleted_bytes)}) deleted{of}; {detail.by_status['failed']:,} failed, "
+        f"{detail.by_status['left']:,} left",
         *(f"  {f.status:8} {f.key}  {size(f.size)}" for f in detail.sample),
     ]
     more = sum(detail.by_status.values()) - len(detail.sample)
@@ -168,8 +169,8 @@ def _undelete_lines(result: UndeleteResult) -> list[str]:
         )
     if result.gone:
         lines.append(
-            f"{count(result.gone, 'object')} did not come back: their versions are gone, the store kept the markers, or a "
-            "run that is no longer on record deleted them again"
+            f"{count(result.gone, 'object')} did not come back: no version is left, the store kept the markers, or a "
+            f"run that is no longer on record deleted {'it' if result.gone == 1 else 'them'} again"
         )
     if result.restored:
         why = "it is at or below M" if result.command == SWEEP else "no journal names it"

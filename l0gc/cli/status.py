@@ -186,7 +186,7 @@ def _garbage(s: Overview) -> str:
     name = " (S3 standard)" if price == STANDARD_PRICE else ""
     deleted = f"; since then {g.deleted_objects:,} ({size(g.deleted_bytes)}) deleted" if g.deleted_objects else ""
     if not g.left_objects:
-        return f"none: {eligible} of {as_of} were deleted by the last sweeps"
+        return f"none: {eligible} of {as_of} {'was' if g.eligible_objects == 1 else 'were'} deleted by the last sweeps"
     left = ", what is left of it" if g.deleted_objects else ","
     if g.left_objects > g.eligible_objects:
         left = f"; since then {g.left_objects - g.eligible_objects:,} brought back, all of it"

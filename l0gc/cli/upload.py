@@ -49,7 +49,7 @@ def upload_command(
         if done is None or not done.records:
             raise
         again = "they would land again if repeated" if producer is None else "repeat it as it was: nothing lands twice"
-        committed = f"{count(done.records, 'record')} before that are committed and stay; {again}"
+        committed = f"{count(done.records, 'record was', 'records were')} committed before that; {again}"
         if isinstance(e, KeyboardInterrupt):
             raise StoppedError(f"stopped: {committed}", exit_code_of(e)) from e
         out.note(committed)

@@ -51,7 +51,7 @@ def test_an_upload_that_ends_after_its_records_says_that_they_are_there(
     with pytest.raises(raised) as ended:
         l0gc("upload", "events", str(tmp_path / "in"), "--batch-bytes", "50", *more)
     output = capsys.readouterr().err + str(ended.value)  # of a run that was stopped there is one sentence
-    assert "3 records before that are committed and stay" in output
+    assert "3 records were committed before that" in output
     assert said in output
     assert sum(map(len, stored_values(cluster, "events"))) == 3
 

@@ -82,6 +82,9 @@ def test_the_garbage_is_priced_and_the_price_is_named() -> None:
     assert "S3 standard" not in text(o)
     o.garbage = garbage_of(scan, 2, [run_entry(o.as_of_ms, 10)], 0.01)
     assert "none: 10 objects (200.0 GiB) of 10 min ago were deleted by the last sweeps" in " ".join(text(o).split())
+    scan = ScanSnapshot(totals(o.as_of_ms - 600_000), [ScanRow(2, 1, GB, 1)])
+    o.garbage = garbage_of(scan, 2, [run_entry(o.as_of_ms, 1)], 0.01)
+    assert "none: 1 object (1.0 GiB) of 10 min ago was deleted by the last sweeps" in " ".join(text(o).split())
 
 
 def test_jobs_that_an_external_log_excludes_are_not_listed() -> None:

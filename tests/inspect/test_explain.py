@@ -242,13 +242,16 @@ def test_an_own_object_is_explained_with_the_cause_that_blocks_everything(needed
     assert "until this is fixed" in e.explanation[-1]
 
 
-def test_many_partitions_needing_an_object_are_counted() -> None:
-    cluster = topic_in_memory(40)
-    key = put(cluster, dict.fromkeys(range(40), 1))
+@pytest.mark.parametrize(
+    ("partitions", "others"), [(40, "So do 30 more partitions."), (11, "So does 1 more partition.")]
+)
+def test_many_partitions_needing_an_object_are_counted(partitions: int, others: str) -> None:
+    cluster = topic_in_memory(partitions)
+    key = put(cluster, dict.fromkeys(range(partitions), 1))
     e = explain_key(cluster, key)
-    assert (e.held_by, len(e.holders), e.explanation[-1]) == (40, 10, "So do 30 more partitions.")
+    assert (e.held_by, len(e.holders), e.explanation[-1]) == (partitions, 10, others)
     e = explain_epoch(cluster, 1)
-    assert (e.held_by, len(e.holders), e.explanation[-1]) == (40, 10, "So do 30 more partitions.")
+    assert (e.held_by, len(e.holders), e.explanation[-1]) == (partitions, 10, others)
 
 
 # -- an epoch -----------------------------------------------------------------------------------------------------------

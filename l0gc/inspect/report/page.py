@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from l0gc import __version__
-from l0gc.formatting import STANDARD_PRICE, count, dollars, size, span
+from l0gc.formatting import STANDARD_PRICE, count, dollars, epochs, size, span
 from l0gc.inspect.causes import NORMAL_LAG, NOTHING
 from l0gc.inspect.report.facts import HEALTHY, NEEDS_YOU, WAITING, DeletedBar, EpochBar, Report, TrendPoint
 
@@ -275,7 +275,7 @@ def _epoch_title(b: EpochBar) -> str:
     fate = "eligible" if b.eligible else "held"
     if b.held_by:
         fate += f" by {b.held_by}" + (f" and {b.holders - 1:,} more" if b.holders > 1 else "")
-    return f"{epochs(b)}: {count(b.objects, 'object')}, {size(b.bytes)}, {fate}"
+    return f"{epochs_of(b)}: {count(b.objects, 'object')}, {size(b.bytes)}, {fate}"
 
 
 def _deleted_title(b: DeletedBar) -> str:
@@ -283,9 +283,8 @@ def _deleted_title(b: DeletedBar) -> str:
     return f"{when}: {count(b.objects, 'object')}, {size(b.bytes)}"
 
 
-def epochs(b: EpochBar) -> str:
-    """Return `epoch 7`, `epochs 7 to 9`."""
-    return f"epoch {b.first_epoch}" if b.first_epoch == b.last_epoch else f"epochs {b.first_epoch} to {b.last_epoch}"
+def epochs_of(b: EpochBar) -> str:
+    return epochs(b.first_epoch, b.last_epoch)
 
 
 def number(n: int) -> str:
@@ -320,5 +319,5 @@ _ENVIRONMENT: Final = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-for _shown in (number, size, moment, span, dollars, epochs, commands_of, words_of):
+for _shown in (number, size, moment, span, dollars, epochs_of, commands_of, words_of):
     _ENVIRONMENT.filters[_shown.__name__] = _shown
