@@ -6,6 +6,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -118,6 +119,10 @@ class _Careless(Wrapped):
     def put_bulk(self, key: str, body: bytes) -> None:
         with suppress(StoreError):
             self._store.put_bulk(key, body)
+
+    def put_file(self, key: str, path: Path) -> None:
+        with suppress(StoreError):
+            self._store.put_file(key, path)
 
 
 @instead(

@@ -180,8 +180,10 @@ def test_what_memory_does_not_hold_waits_on_disk(held_bytes: int) -> None:
     assert content(store, w) == {(5, 0): list(range(60)), (5, 1): list(range(60))}
 
 
-def test_an_object_is_named_only_when_it_is_in_the_store() -> None:
-    """Hazard 9: small ones are uploaded together, and all of them before the writer returns."""
+@pytest.mark.parametrize("group_bytes", [write._ROW_GROUP_BYTES, 1], ids=["in memory", "files"])
+def test_an_object_is_named_only_when_it_is_in_the_store(group_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hazard 9: they are uploaded while others are written, and all of them before the writer returns."""
+    monkeypatch.setattr(write, "_ROW_GROUP_BYTES", group_bytes)
     store = MemoryStore()
     w = written(store, *(batch((p, 0)) for p in range(60)))
     assert len(store.objects) == len(w.files[2, 5]) == 60
