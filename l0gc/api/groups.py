@@ -402,7 +402,7 @@ class Producers(Group):
         has, by partition, where to begin; `send(records, positions)` lands records (`Record`) with the positions after
         them. A run that begins fences the one before, which ends at its next `send` once it has read the controller's log
         again, some seconds later. If both send in that time, one of them ends with an error, and no record lands twice.
-        Begin a run at least every 14 days, since a name is kept for so long.
+        Begin a run at least every 14 days, since a name is kept for that long.
         """
         from l0gc.streamlog.ingest.sender import open_sender
 

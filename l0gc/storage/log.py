@@ -453,7 +453,7 @@ class SharedLog:
         body = encode_entry(key, Entry(entry_id, time_ms, payload))
         began = self._runtime.clock.monotonic()
         doubt, owner, date = self._create(offset, entry_id, body, began + APPEND_DEADLINE_S)
-        # Who was asleep for so long may have landed, and been truncated since.
+        # The entry of a process that slept this long may have landed, and been truncated since.
         slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
         if owner is not None and owner.id != entry_id:
             taken = f"{key} belongs to another writer"

@@ -298,7 +298,9 @@ class Replica(Generic[S]):
                     if self._append(offset, payload):
                         self._order.measured(clock.monotonic() - began)
                         return offset
-                    self._order.measured((clock.monotonic() - began) / 2)  # the append, and reading the winner's entry
+                    self._order.measured(
+                        (clock.monotonic() - began) / 2
+                    )  # half of it was the append, half reading the winner's entry
                     self._order.lost()
             conflicts += 1
             if conflicts >= _MAX_CONFLICTS or clock.monotonic() > deadline:

@@ -187,7 +187,9 @@ class JournalHandle:
 
     def _append_epoch(self, epoch: int, objects: Sequence[ObjectExtents], appended: AppendResult) -> list[LandedObject]:
         cluster_epoch = self._controller.epoch(at_least=epoch)
-        check_not_poisoned(self.journal, epoch, cluster_epoch)  # before the fence, whose window it would move
+        check_not_poisoned(
+            self.journal, epoch, cluster_epoch
+        )  # checked before the fence, since it would move the fence's window
         if self.replica.as_of_ms is None:  # a process that has read it must not wait for the append in flight
             _ = self.replica.head  # replayed, so that the fence has an applied window to admit by
         request = _Request(objects, cluster_epoch)

@@ -57,8 +57,8 @@ class ExpireResult(Outcome):
         l1_objects: L1 objects that vacuum may take for it.
         bytes: Their size.
         lost: Partitions left for the next run, because they changed during this one.
-        starts: The first of the partitions: `topic`, `partition`, `log_start_offset` and `previous`, where it began
-            before.
+        starts: The first of the partitions: `topic`, `partition`, `log_start_offset` and `previous`, its former
+            start.
         errors: What went wrong in single journals; the others are done, and the exit code is 3.
     """
 
