@@ -1,9 +1,9 @@
 """Find out why M does not move, or why L0 is not swept, and what to do about it (pure).
 
-Each cause has a stable code, a sentence and a remedy: commands joined by ` && `, or the step that a person must take before them.
-`watermark/source.py` determines which partitions hold M, and why; this module draws the conclusions. In a
-healthy cluster M is two epochs behind, since each window spans two. Anything that holds M further back is a cause.
-`CAUSES` has a row for each code, which docs/work/operate-m.md shows.
+Each cause has a stable code, a sentence and a remedy: commands joined by ` && `, or the step that a person must take before
+them. `watermark/source.py` determines which partitions hold M, and why; this module draws the conclusions. In a healthy
+cluster M is two epochs behind, since each window spans two. Anything that holds M further back is a cause. `CAUSES` has a
+row for each code, which docs/work/operate-m.md shows.
 """
 
 from __future__ import annotations
