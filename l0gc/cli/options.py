@@ -22,7 +22,7 @@ from l0gc.cli.logs import logging_command
 from l0gc.cli.output import Output
 from l0gc.cli.signals import holding
 from l0gc.cli.terminal import escaped, fitted, is_utf8
-from l0gc.cli.units import HELD, Number, Whole, as_size, duration, size_up_to, span_of, starts, time_ms
+from l0gc.cli.units import HELD, Number, Whole, as_size, duration, size_within, span_of, starts, time_ms
 from l0gc.errors import UsageError
 from l0gc.formatting import STANDARD_PRICE, as_duration
 from l0gc.operations import Gc, Offset, Operation, bounded, default_of, step_of, texts_of, types_of, written
@@ -101,7 +101,7 @@ def _type_of(name: str, kind: Any) -> dict[str, Any]:
     if name.endswith("_time_ms"):
         return {"type": time_ms, "metavar": "TIME"}
     if name.endswith("_bytes"):
-        return {"type": size_up_to(int(bounds.le or HELD))}
+        return {"type": size_within(int(bounds.ge or 1), int(bounds.le or HELD))}
     if get_origin(kind) is Literal:
         return {"type": click.Choice(get_args(kind))}
     if get_origin(kind) is tuple:

@@ -56,12 +56,12 @@ def interval(value: object) -> float:
 
 
 def as_size(n: int) -> str:
-    """Return bytes as `size_up_to` reads them."""
+    """Return bytes as `size_within` reads them."""
     unit = next((u for u in ("GiB", "MiB", "KiB") if n % BYTES[u.lower()] == 0), "")
     return f"{n // BYTES[unit.lower()]}{unit}"
 
 
-def size_up_to(most: int) -> Callable[[object], int]:
+def size_within(least: int, most: int) -> Callable[[object], int]:
     """Return the type of sizes: `4MiB`, `512KiB`, `1GiB` or bytes."""
 
     def size(value: object) -> int:
@@ -70,8 +70,13 @@ def size_up_to(most: int) -> Callable[[object], int]:
             raise click.BadParameter(
                 f"{value!r} is not a valid size; use for example 4MiB, 512KiB or a number of bytes"
             )
-        if n > most:
-            raise click.BadParameter(f"{value!r} is more than {most >> 30}GiB; give at most that")
+        if not least <= n <= most:
+            bound = (
+                f"less than {as_size(least)}; give at least"
+                if n < least
+                else f"more than {as_size(most)}; give at most"
+            )
+            raise click.BadParameter(f"{value!r} is {bound} that")
         return n
 
     return size

@@ -8,7 +8,7 @@ from typing import Any
 import click
 import pytest
 
-from l0gc.cli.units import BYTES, as_size, duration, interval, quantity, size_up_to, span_of, starts, time_ms
+from l0gc.cli.units import BYTES, as_size, duration, interval, quantity, size_within, span_of, starts, time_ms
 
 HOUR = 3_600_000
 
@@ -42,8 +42,8 @@ def test_other_times_are_refused(text: str) -> None:
         (duration, "2h", 7200),
         (interval, "0.5s", 0.5),
         (interval, "7d", 7 * 86_400),
-        (size_up_to(1 << 30), "1GiB", 1 << 30),
-        (size_up_to(1 << 30), "1", 1),
+        (size_within(2, 1 << 30), "1GiB", 1 << 30),
+        (size_within(2, 1 << 30), "2", 2),
         (quantity(BYTES, "1GiB"), "-1", -1),
         (quantity(BYTES, "1GiB"), "default", None),
         (quantity(BYTES, "1GiB"), "0", 0),
@@ -62,8 +62,9 @@ def test_a_value_is_read_up_to_its_limit(kind: Callable[[Any], object], text: st
     [
         (duration, "10"),
         (interval, "0.5"),
-        (size_up_to(1 << 30), "1073741825"),
-        (size_up_to(1 << 30), "0"),
+        (size_within(2, 1 << 30), "1073741825"),
+        (size_within(2, 1 << 30), "1"),
+        (size_within(2, 1 << 30), "0"),
         (quantity(BYTES, "1GiB"), "-2"),
         (starts, "0:23,1"),
         (span_of("epochs", "1-9"), "6-5"),
@@ -76,4 +77,12 @@ def test_a_value_beyond_its_limit_or_without_a_unit_is_refused(kind: Callable[[A
 
 @pytest.mark.parametrize("n", [1, 1023, 1024, 1536, 4 << 20, 1 << 30, 5 << 40])
 def test_a_size_is_written_as_it_is_read(n: int) -> None:
-    assert size_up_to(1 << 60)(as_size(n)) == n
+    assert size_within(1, 1 << 60)(as_size(n)) == n
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"), [("1", "less than 2; give at least"), ("1GiB", "more than 512MiB; give at most")]
+)
+def test_a_refused_size_is_shown_with_its_bound(text: str, bound: str) -> None:
+    with pytest.raises(click.BadParameter, match=f"'{text}' is {bound} that"):
+        size_within(2, 512 << 20)(text)
