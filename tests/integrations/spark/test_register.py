@@ -34,6 +34,6 @@ def test_a_client_of_spark_connect_registers_the_format_and_sends_nothing() -> N
 def test_l0gcs_own_jobs_refuse_a_client_of_spark_connect() -> None:
     kind = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})
     with pytest.raises(
-        UsageError, match=r"^a Spark Connect server cannot run l0gc's jobs: give a session of a master, or"
+        UsageError, match=r"^a Spark Connect server cannot run l0gc's jobs: pass a session of a master, or"
     ):
         Engine.of(kind())

@@ -171,7 +171,7 @@ def test_an_overlong_block_is_refused_before_unpacking() -> None:
     assert decode_block(body, KEY, block).column("value").to_pylist() == [bytes(8 << 20)]
     before = pa.total_allocated_bytes()
     with pytest.raises(
-        CorruptObjectError, match=f"^{KEY} at bytes .* would unpack to .* where the log says {block.bytes - 1:,}"
+        CorruptObjectError, match=f"^{KEY} at bytes .* would unpack to .* where the log has {block.bytes - 1:,}"
     ):
         decode_block(body, KEY, block._replace(bytes=block.bytes - 1))
     assert pa.total_allocated_bytes() == before
