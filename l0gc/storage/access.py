@@ -73,8 +73,8 @@ _ONLY_OBSTORES: Final = (
     "AWS_SSE_CUSTOMER_KEY_BASE64",
 )
 """Variables that obstore reads and boto3 does not, and that no argument can override."""
-_ATTEMPTS: Final = ContextVar("attempts", default=ATTEMPTS)
-"""How often a request of boto3's is sent at most."""
+_ONCE: Final = ContextVar("once", default=False)
+"""Whether a request of boto3's is sent once only."""
 
 
 class _Built(Exception):
@@ -250,11 +250,11 @@ def sent_once(*, once: bool = True) -> Iterator[None]:
     """Send each of this thread's requests of the block once: the caller acts on its failure. Without `once`, a request may
     be sent again.
     """
-    ours = _ATTEMPTS.set(1 if once else ATTEMPTS)
+    before = _ONCE.set(once)
     try:
         yield
     finally:
-        _ATTEMPTS.reset(ours)
+        _ONCE.reset(before)
 
 
 @contextmanager
@@ -347,10 +347,10 @@ def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
 def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
     """Send the body together with the head: some proxies do not answer botocore's `Expect: 100-continue`, or refuse it.
 
-    Note for `_send_again` when the first attempt began, and how many there may be.
+    Note for `_send_again` when the first attempt began, and whether there may be others.
     """
     params["headers"].pop("Expect", None)
-    params["context"] |= {"began": time.monotonic(), "attempts": _ATTEMPTS.get()}
+    params["context"] |= {"began": time.monotonic(), "once": _ONCE.get()}
 
 
 def _send_again(
@@ -363,7 +363,7 @@ def _send_again(
 ) -> float | None:
     """Return how long to wait before a request is sent again; None if its row does not have it sent again."""
     sent = request_dict["context"]
-    if attempts >= sent["attempts"] or not patience.allows_again(sent["began"]):
+    if sent["once"] or attempts >= ATTEMPTS or not patience.allows_again(sent["began"]):
         return None
     from botocore.exceptions import BotoCoreError
 
