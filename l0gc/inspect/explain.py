@@ -294,6 +294,11 @@ def _needed(
                 f"Partition {topic.name}/{partition} needs it: entry {unreconciled.log_offset} of journal {journal} refers "
                 f"to it for the records {base} to {base + records - 1}, which are not in L1 yet."
             )
+    _count_other_holders(e)
+
+
+def _count_other_holders(e: Explanation) -> None:
+    """Add how many partitions hold the object besides those that are named."""
     if more := e.held_by - len(e.holders):
         e.explanation.append(f"So {'does' if more == 1 else 'do'} {count(more, 'more partition')}.")
 
@@ -331,8 +336,7 @@ def _epoch(e: Explanation, o: Overview, epoch: int, *, key: str = "") -> None:
         e.explanation.append(f"No partition needs epoch {epoch} any more; M = {o.watermark} was computed before that.")
     e.explanation += [_why(h) for h in e.holders]
     e.explanation += [f"M stays at {h.gc_epoch} because of {h.reason}." for h in pins[:SHOWN]]
-    if more := e.held_by - len(e.holders):
-        e.explanation.append(f"So {'does' if more == 1 else 'do'} {count(more, 'more partition')}.")
+    _count_other_holders(e)
     if o.laggards is not None and o.laggards.hold(epoch):
         e.laggards = o.laggards
         e.explanation.append(o.laggards.sentence)

@@ -298,9 +298,8 @@ class Replica(Generic[S]):
                     if self._append(offset, payload):
                         self._order.measured(clock.monotonic() - began)
                         return offset
-                    self._order.measured(
-                        (clock.monotonic() - began) / 2
-                    )  # half of it was the append, half reading the winner's entry
+                    # Half of the time was the append, half reading the winner's entry.
+                    self._order.measured((clock.monotonic() - began) / 2)
                     self._order.lost()
             conflicts += 1
             if conflicts >= _MAX_CONFLICTS or clock.monotonic() > deadline:
