@@ -105,8 +105,10 @@ def binary_of(batch: pa.RecordBatch, name: str) -> pa.Array | None:
     return column if column is None or column.type == pa.binary() else column.cast(pa.binary())
 
 
-def scalar(value: int | str) -> pa.Scalar:
+def scalar(value: int | str | bytes) -> pa.Scalar:
     """Return a value as an Arrow scalar. Arrow's functions would convert a Python value as slowly as a list."""
+    if isinstance(value, bytes):
+        return binary([value])[0]
     return (strings([value]) if isinstance(value, str) else integers([value]))[0]
 
 

@@ -47,6 +47,8 @@ _EXPANSION: Final = 8
 _PARTITION_BYTES: Final = 512
 """The least that a partition takes, however few records it has."""
 _ALL: Final = Read()
+_NOTHING: Final = columns.scalar(b"")
+_NEWLINE: Final = columns.scalar(b"\n")
 _EXIT_S: Final = 10.0
 """How long Python's exit waits for a batch that is being read."""
 _under_way: Final = WeakKeyDictionary[threading.Lock, int]()
@@ -122,9 +124,9 @@ def framed(values: pa.Array, *, length_prefixed: bool) -> bytes:
     if length_prefixed:
         sizes = columns.lengths(values).astype(f">u{LENGTH_BYTES}")
         lengths = pa.Array.from_buffers(pa.binary(LENGTH_BYTES), len(sizes), [None, pa.py_buffer(sizes)])
-        joined = pc.binary_join_element_wise(lengths.cast(pa.binary()), values, b"")
+        joined = pc.binary_join_element_wise(lengths.cast(pa.binary()), values, _NOTHING)
     else:
-        joined = pc.binary_join_element_wise(values, b"", b"\n")
+        joined = pc.binary_join_element_wise(values, _NOTHING, _NEWLINE)
     return bytes(columns.uncut(joined)[1])
 
 

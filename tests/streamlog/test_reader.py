@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -385,3 +387,18 @@ def test_partitions_whose_records_are_all_deleted_meanwhile_are_passed_over(tmp_
     for partition in (2, 3):  # both are in the second journal, and are read together
         delete_records(cluster, "events", partition, before_offset=5)
     assert [*found, *records] == [(p, o) for p in (0, 1) for o in range(5)]
+
+
+WITHOUT_PANDAS = """
+import sys
+from l0gc.columns import binary
+from l0gc.streamlog.reader import framed
+for length_prefixed in (False, True):
+    assert len(framed(binary([b"one", b"two"]), length_prefixed=length_prefixed)) == (14 if length_prefixed else 8)
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_lines_are_made_without_pandas_which_takes_long_to_import() -> None:
+    root = Path(__file__).parents[2]
+    assert subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], cwd=root, check=False).returncode == 0

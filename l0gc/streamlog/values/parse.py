@@ -37,6 +37,8 @@ PIECE_ROWS: Final = 256
 """The number of values that are parsed again together after their batch was not trusted."""
 _ID: Final = b"PARQUET:field_id"
 _OPENS: Final = ord("{")
+_NOTHING: Final = columns.scalar("")
+_NEWLINE: Final = columns.scalar("\n")
 _BIT: Final = 0x20
 """With this bit, `[` is `{`, and no other byte is."""
 _NON_FINITE: Final = r"[:,\[\s]-?(?:NaN|Inf)"
@@ -116,7 +118,7 @@ class ValueParser:
         """Return the columns by pyarrow; None if it may differ from `fits` in one of the values."""
         try:
             texts = values.cast(pa.string())
-            lines = pc.binary_join_element_wise(texts, "", "\n")
+            lines = pc.binary_join_element_wise(texts, _NOTHING, _NEWLINE)
             framed = pc.and_(pc.starts_with(texts, "{"), pc.ends_with(texts, "}"))
             body = lines.buffers()[2]
             if not pc.all(framed).as_py() or (self._decimals and _any_matches(texts, _EXPONENT)):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -313,3 +316,20 @@ def test_what_fits_has_the_values_that_python_reads(some: list[dict[str, Any]]) 
         assert got["price"] == (Decimal(record["price"]) if "price" in record else None)
         assert got["day"] == (date.fromisoformat(record["day"]) if "day" in record else None)
         assert got["at"] == (datetime.fromisoformat(record["at"]) if "at" in record else None)
+
+
+WITHOUT_PANDAS = """
+import sys
+from l0gc.columns import binary
+from l0gc.streamlog.controller.value_schema import evolved
+from l0gc.streamlog.values.parse import ValueParser
+from l0gc.streamlog.values.schema_formats import columns_of
+parser = ValueParser(evolved(None, columns_of({"fields": [{"name": "id", "type": "long"}]})))
+assert parser.parse(binary([b'{"id": 7}']))[0][0].as_py() == 7
+sys.exit("pandas" in sys.modules)
+"""
+
+
+def test_values_are_parsed_without_pandas_which_takes_long_to_import() -> None:
+    root = Path(__file__).parents[3]
+    assert subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], cwd=root, check=False).returncode == 0
