@@ -1,7 +1,7 @@
 """Decide what may land in a journal, against the state at the very offset where it lands (pure).
 
-What makes it safe (hazard 2): an object is admitted only if its epoch is not below the window's oldest, and not below its
-topic's revision (hazard 21). Several objects of one entry are decided one after another (hazard 22). The same decision
+What makes it safe (hazard 2): an object is admitted only if its epoch is at or above both the window's oldest epoch and
+its topic's revision (hazard 21). Objects of the same entry are decided one after another (hazard 22). The same decision
 runs when an entry is applied, so an entry that would stop the log is refused before it is appended.
 """
 
@@ -34,7 +34,7 @@ RECORDS_LIMIT: Final = 2**31 - 1
 class EpochWindow(msgspec.Struct, frozen=True):
     """The epochs `oldest` to `newest`, inclusive, whether or not each of them was ever used.
 
-    It spans two epochs rather than one, so that a writer with a slightly stale epoch is not refused; never more, so that
+    It spans two epochs, so that a writer with a slightly stale epoch is not refused, and never more than two, so that
     lower epochs are finished. It only moves up. Source: sliding-window epoch tracking of Redpanda Cloud Topics.
     """
 
@@ -45,11 +45,11 @@ class EpochWindow(msgspec.Struct, frozen=True):
         return self.oldest <= epoch <= self.newest
 
     def admits(self, epoch: int) -> bool:
-        """Return whether data at `epoch` may land: inside the window, or above it (and then the window slides)."""
+        """Return whether data at `epoch` may land: the epoch is in the window, or above it, and then the window slides."""
         return epoch >= self.oldest
 
     def slide(self, epoch: int) -> EpochWindow:
-        """Return the window after `epoch` was seen: a newer epoch becomes the newest, and the newest becomes the oldest."""
+        """Return the window after `epoch`: if it is newer, it becomes the newest, and the newest becomes the oldest."""
         return EpochWindow(self.newest, epoch) if epoch > self.newest else self
 
     @property
@@ -82,7 +82,7 @@ class Admission:
         self._records: dict[int, int] = {}
 
     def admit(self, o: ObjectExtents) -> LandedSequence | None:
-        """Return None if the object may land after those admitted before, or where it landed before.
+        """Return None if the object may land after those already admitted, or the place where it landed earlier.
 
         Raises:
             UsageError: the object is invalid in any state.
@@ -102,14 +102,14 @@ class Admission:
         if topic is not None and topic.topic_id != o.topic_id:
             raise EpochRegressionError(
                 f"revision {o.revision} belongs to another topic in this journal: the controller log looks restored "
-                "from a backup, and gave it a second time. Run l0gc epoch advance and l0gc topic delete, then create "
+                "from a backup, and assigned it again. Run l0gc epoch advance and l0gc topic delete, then create "
                 "it again"
             )
-        # Offsets stay in range, also with all that the entry has admitted before.
+        # Offsets must stay in range, including the records that the entry has already admitted.
         total = self._records.get(o.revision, 0) + int(unpack(o.records, NUMBER).sum(dtype=np.int64))
         highest = int(topic.next_offsets.max()) if topic is not None and len(topic.next_offsets) else 0
         if total > RECORDS_LIMIT or highest + total > MAX_OFFSET:
-            raise UsageError(f"object {o.key!r} has more records than offsets are left")
+            raise UsageError(f"object {o.key!r} has more records than there are offsets left")
         self._records[o.revision] = total
         if o.producer is not None:
             landed = self._producers.admit(o.producer)
@@ -142,18 +142,18 @@ def check_object(o: ObjectExtents) -> Rows:
     """Return the partitions of a valid object's extents. Raises `UsageError` for an object that would stop the log."""
     partitions, records, blocks = unpack(o.partitions, NUMBER), unpack(o.records, NUMBER), unpack(o.blocks, BLOCK)
     if not o.key or not len(partitions) or len(partitions) != len(records):
-        raise UsageError(f"object {o.key!r} names {len(partitions)} partitions and {len(records)} numbers of records")
+        raise UsageError(f"object {o.key!r} names {len(partitions)} partitions but {len(records)} record counts")
     if partitions[0] < 0 or not ascending(partitions):
         raise UsageError(f"the partitions of object {o.key!r} are not in ascending order")
     if (records < 1).any():
         raise UsageError(f"object {o.key!r} has an extent without records")
     empty = not len(blocks) or any((blocks[column] < 1).any() for column in ("length", "extents", "bytes"))
     if empty or not 0 <= o.start <= MAX_OFFSET:
-        raise UsageError(f"object {o.key!r} has a block that is empty or begins nowhere")
+        raise UsageError(f"object {o.key!r} has an empty block or an impossible start")
     if (size := max(int(blocks[column].sum(dtype=np.int64)) for column in ("length", "bytes"))) > MAX_OBJECT_BYTES:
         raise UsageError(
             f"object {o.key!r} has blocks of {size:,} bytes, more than the {MAX_OBJECT_BYTES:,} that it may have"
         )
     if int(blocks["extents"].sum(dtype=np.int64)) != len(partitions):
-        raise UsageError(f"the blocks of object {o.key!r} hold another number of extents than {len(partitions)}")
+        raise UsageError(f"the blocks of object {o.key!r} do not hold {len(partitions)} extents")
     return partitions

@@ -1,6 +1,6 @@
 """Apply entries to a journal's state (pure).
 
-An entry that admission or `fits` would have refused is corrupt, and changes nothing.
+An entry that admission or `fits` would have refused is corrupt and changes nothing.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from l0gc.streamlog.journal.state import JournalState, purged_rows
 from l0gc.streamlog.journal.topic import TopicState
 
 _EXPIRY_STEP_MS: Final = 3_600_000
-"""How often to search for expired producers, by the log's time; they live for weeks."""
+"""How often, in the log's time, to search for expired producers, which live for weeks."""
 
 
 def apply(state: JournalState, entry: StoredEntry, where: str) -> None:
-    """Change `state` by `entry`. An entry that admission would have refused is corrupt, and changes nothing."""
+    """Apply `entry` to `state`. Raises `CorruptObjectError`, and changes nothing, if the entry should not have landed."""
     e, time_ms = decode_journal_entry(entry.payload, where), max(state.time_ms, entry.time_ms)
     try:
         match e:
@@ -62,7 +62,7 @@ def apply(state: JournalState, entry: StoredEntry, where: str) -> None:
             case Purged():
                 purged = purged_rows(state, e)
                 if not purged.any():
-                    raise UsageError("it purges nothing that was dropped")
+                    raise UsageError("it purges nothing that was dropped before")
                 state.dropped = state.dropped[~purged]
             case Closed():
                 _apply_closed(state, e, time_ms)
@@ -70,7 +70,7 @@ def apply(state: JournalState, entry: StoredEntry, where: str) -> None:
                 check_epoch(e.epoch)
                 if e.epoch < max(state.max_applied_epoch, state.l1_fence) or e.times <= state.set_backs:
                     raise UsageError(
-                        f"epoch {e.epoch} is not fresh, or the log was accepted {state.set_backs} times before"
+                        f"epoch {e.epoch} is not fresh, or acceptance {e.times} does not follow number {state.set_backs}"
                     )
                 _set_window(state, EpochWindow(e.epoch, e.epoch), entry.offset)
                 state.l1_fence = state.kept_below = e.epoch
@@ -109,7 +109,7 @@ def _set_window(state: JournalState, window: EpochWindow, offset: int) -> None:
 
 
 def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
-    """Close topics. Nothing is closed before all topics have been checked."""
+    """Close topics, once all of them have been checked."""
     revisions = [t.revision for t in e.topics]
     if not revisions or len(set(revisions)) != len(revisions):
         raise UsageError("it closes no topic, or one twice")
@@ -118,7 +118,7 @@ def _apply_closed(state: JournalState, e: Closed, time_ms: int) -> None:
     for t in e.topics:
         topic = state.topics.get(t.revision)
         if topic is not None and t.topic_id not in ("", topic.topic_id):
-            raise UsageError(f"the topic with revision {t.revision} is another one")
+            raise UsageError(f"the topic with revision {t.revision} has another id")
     for revision in revisions:
         topic = state.topics.pop(revision, None)
         if topic is not None:

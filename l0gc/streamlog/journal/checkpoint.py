@@ -1,10 +1,10 @@
 """Encode the journal's state as a checkpoint, and define the machine that the shared log runs (pure).
 
-A checkpoint contains exactly what the log contains (hazard 18): it is made from the state that the entries made. Bytes
-that were read are accepted only if they are consistent; anything else is corrupt, and stops the journal.
+A checkpoint contains exactly what the log contains (hazard 18): it is made from the state that the entries produced.
+Stored bytes are accepted only if they are consistent; all others are corrupt and stop the journal.
 
-Its second part has the L1 rows. A reader of the window, the bounds and the offsets leaves it out, and its state then has
-the sums of the rows instead: whatever would read a row raises an error.
+Its second part contains the L1 rows. A reader that needs only the window, the bounds and the offsets skips it. Its
+state then has the sums of the rows instead, and raises an error if a row is read.
 """
 
 from __future__ import annotations
@@ -115,7 +115,9 @@ class JournalMachine:
         apply(state, entry, f"{journal_log(self._journal)}log/{entry.offset:020}")
 
     def lacks(self, state: JournalState, entry: StoredEntry | None = None) -> bool:
-        """Return whether a state lacks L1 rows. An entry needs them if objects leave the lists that it does not name."""
+        """Return whether the state lacks L1 rows that `entry` needs; without an entry, any L1 rows. An entry needs a
+        topic's rows if it removes objects without naming them.
+        """
         topics = {t.revision for t in state.topics.values() if t.lacks_l1}
         if not topics or entry is None:
             return bool(topics)
@@ -142,21 +144,21 @@ class JournalMachine:
             c = _DECODER.decode(head)
             rows = _REST.decode(rest) if rest else [None] * len(c.topics)
             if len(rows) != len(c.topics):
-                raise UsageError("its L1 rows are not those of its topics")
+                raise UsageError("its L1 rows do not match its topics")
             if c.journal != self._journal:
                 raise UsageError(f"it is journal {c.journal}'s")
             if not 0 <= c.previous_applied_epoch <= c.max_applied_epoch:
-                raise UsageError(f"it has the window [{c.previous_applied_epoch}, {c.max_applied_epoch}]")
+                raise UsageError(f"its window is [{c.previous_applied_epoch}, {c.max_applied_epoch}]")
             topics = {t.revision: _decode_topic(t, of) for t, of in zip(c.topics, rows, strict=True)}
             if len(topics) != len(c.topics):
                 raise UsageError("it has a topic twice")
             closed = unpack(c.closed_revisions, OFFSET)
             if not ascending(closed) or np.isin(closed, list(topics)).any():
-                raise UsageError("the topics that it says were deleted are not in order, or are there")
+                raise UsageError("its deleted topics are not in order, or are also listed as live")
             if not is_epoch(c.l1_fence):
                 raise UsageError(f"its L1 fence is at {c.l1_fence}")
             if c.set_backs < 0 or not is_epoch(c.kept_below) or c.kept_below > c.l1_fence:
-                raise UsageError(f"it was set back {c.set_backs} times, and keeps what is stamped below {c.kept_below}")
+                raise UsageError(f"it was set back {c.set_backs} times, and keeps objects stamped below {c.kept_below}")
             dropped = unpack_columns(c.dropped, DROPPED)
             _check_dropped(dropped)
         except (*UNDECODABLE, UsageError, ValueError) as e:
@@ -196,7 +198,7 @@ def _decode_topic(t: _Topic, rows: _Rows | None) -> TopicState:
         or (log_start > following).any()
         or (following > MAX_OFFSET).any()
     ):
-        raise UsageError(f"the offsets of revision {t.revision} cannot be")
+        raise UsageError(f"the offsets of revision {t.revision} are impossible")
     shared = tuple(map(unpack_shared, t.shared))
     if len({o.name for o in shared}) != len(shared):
         raise UsageError(f"revision {t.revision} has a shared L1 object twice")
@@ -220,10 +222,10 @@ def _decode_topic(t: _Topic, rows: _Rows | None) -> TopicState:
 def _check_l1(
     revision: int, partitions: Rows, reconciled: Rows, log_start: Rows, l1: Rows, shared: Sequence[SharedObject]
 ) -> None:
-    """Check that what a partition lists in L1 holds every record from its log start to the last reconciled one, and ends
+    """Check that each partition's L1 objects hold every record from its log start to its last reconciled one, and end
     there.
 
-    Readers would take missing records for deleted, and vacuum would take unlisted objects for garbage.
+    Otherwise, readers would take missing records for deleted ones, and vacuum would take unlisted objects for garbage.
     """
     ranges = ranges_of(l1)
     if shared:
@@ -243,21 +245,21 @@ def _check_dropped(dropped: Rows) -> None:
     for column in ("revision", "epoch", "dropped_epoch"):
         wrong |= dropped[column] > MAX_EPOCH
     if wrong.any():
-        raise UsageError("it has a dropped object that cannot be")
+        raise UsageError("one of its dropped objects is impossible")
 
 
 def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[UnreconciledObject]:
-    """Return the objects of a topic; all of their extents are checked at once."""
+    """Return the objects of a topic, after checking all of their extents at once."""
     if not is_epoch(t.revision) or any(not t.revision <= o.epoch <= MAX_EPOCH for o in t.objects):
-        raise UsageError(f"revision {t.revision} has an object at an epoch that cannot be")
+        raise UsageError(f"revision {t.revision} has an object at an impossible epoch")
     blocks, extents = unpack(t.blocks, BLOCK), unpack(t.extents, EXTENT)
     of_blocks = np.fromiter((o.blocks for o in t.objects), np.int64, len(t.objects))
     of_extents = np.fromiter((o.extents for o in t.objects), np.int64, len(t.objects))
     if (of_blocks < 1).any() or (of_extents < 1).any():
-        raise UsageError(f"an object of revision {t.revision} has nothing in it")
+        raise UsageError(f"an object of revision {t.revision} is empty")
     ends_of_blocks, ends = np.cumsum(of_blocks), np.cumsum(of_extents)
     if (of_blocks.sum(), of_extents.sum()) != (len(blocks), len(extents)):
-        raise UsageError(f"the objects of revision {t.revision} do not have as many extents as they say")
+        raise UsageError(f"the objects of revision {t.revision} do not have the blocks and extents that they count")
     if len(extents):
         inside = np.ones(len(extents) - 1, bool)
         inside[ends[:-1] - 1] = False  # the next row is another object's
@@ -272,7 +274,7 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
             or (extents["base"] < 0).any()
             or (extents["base"] + extents["records"] > following[at]).any()
         ):
-            raise UsageError(f"the extents of revision {t.revision} cannot be")
+            raise UsageError(f"the extents of revision {t.revision} are impossible")
     return [
         UnreconciledObject(
             o.key,
@@ -288,10 +290,9 @@ def _decode_objects(t: _Topic, partitions: Rows, following: Rows) -> list[Unreco
 
 
 def _check_no_gap(t: _Topic, topic: TopicState) -> None:
-    """Check that every record that is not in L1 lies in exactly one extent, and that extents are in order of their
-    offsets.
+    """Check that every record outside L1 lies in exactly one extent, and that extents are ordered by offset.
 
-    M would pass the epoch of a missing one.
+    Otherwise, M would pass the epoch of a missing extent.
     """
     extents = unpack(t.extents, EXTENT)
     partition, base, ends = extents["partition"], extents["base"], extents["base"] + extents["records"]
@@ -302,6 +303,6 @@ def _check_no_gap(t: _Topic, topic: TopicState) -> None:
     same = at[1:] == at[:-1]
     begins[1:][same] = ends[:-1][same]
     last = topic.reconciled + 1
-    last[at] = ends  # the last of several ends stays
+    last[at] = ends  # if a partition has several ends, the last one stays
     if not ordered or (base != begins).any() or (last != topic.next_offsets).any():
         raise UsageError(f"the extents of revision {t.revision} leave a gap, or overlap")

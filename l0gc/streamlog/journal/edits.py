@@ -1,24 +1,24 @@
 """Decide whether an edit fits a journal's state, and apply it (pure).
 
-A partition's list of L1 objects holds every record from the oldest that is kept to the last reconciled one. A reconcile
-and a give-up append to it; a merge replaces objects with others that hold the same records, a drain replaces rows of shared
+A partition's list of L1 objects holds every record from the oldest kept one to the last reconciled one. A reconcile and
+a give-up append to it; a merge replaces objects with others that hold the same records, a drain replaces rows of shared
 objects, and an expiry removes the oldest.
 
-What makes an edit safe (hazard 24): it names exactly the objects that it removes, and they are removed only if they are in
-the list, equal in every byte, at the very offset where it lands. A drain does not name the rows it replaces: it lands if its
-objects hold exactly the records of rows of shared objects that are named there. So nothing is removed twice, lost, or both
-removed and listed, and the list has no gap. A partition whose list differs from what the edit expects is refused; the
-others are not. No list is read as a whole: an edit costs what it changes. A handle calls `fits` before it appends, and a
-replay calls it again before `take`. A replay for readers of the offsets alone leaves out the lists of partitions' own
-objects, and with them what `fits` compares with them; what it decides about offsets is the same, and nothing is appended by
-it.
+What makes an edit safe (hazard 24): it names exactly the objects that it removes, and they are removed only if the list
+contains them, equal in every byte, at the very offset where the edit lands. A drain does not name the rows that it
+replaces; it lands only if its objects hold exactly the records of named rows of shared objects. So no object is removed
+twice, lost, or both removed and listed, and the list has no gap. A partition whose list differs from what the edit
+expects is refused; the others are not. No list is read as a whole, so the cost of an edit depends only on what it
+changes. A handle calls `fits` before it appends, and a replay calls it again before `take`. A replay that needs only
+offsets skips the lists of the partitions' own objects and the checks against them. Its decisions about offsets are the
+same, and no edit is appended on the basis of its state.
 
-What is reconciled or given up begins right after the last reconciled offset and ends with an extent (hazard 9). So a hole
-covers no record that is in L1, and nothing fills it later (hazard 35). Nothing that is added is stamped below the L1
-fence, because a vacuum may be deleting it (hazard 25).
+A reconciled or given-up range begins right after the last reconciled offset and ends with an extent (hazard 9). So a
+hole covers no record that is in L1, and nothing fills it later (hazard 35). No added object is stamped below the L1
+fence, because a vacuum may be deleting such objects (hazard 25).
 
-A commit that is repeated may add rows of a shared object that is listed already, for partitions that were refused before.
-It adds none to an object that was dropped, since a vacuum may be deleting that, too (hazard 26).
+A repeated commit may add rows of an already listed shared object, for partitions that were refused before. It adds no
+rows of a dropped object, since a vacuum may be deleting it (hazard 26).
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from l0gc.streamlog.journal.topic import TopicState
 
 GONE: Final = "its topic was deleted, or is not in this journal"
 ANOTHER_TOPIC: Final = (
-    "its revision belongs to another topic in this journal: the controller log looks restored from a backup, and gave it a "
-    "second time"
+    "its revision belongs to another topic in this journal: the controller log looks restored from a backup, "
+    "and assigned it again"
 )
 NOT_AN_END: Final = "its last record is not the last of an object"
 MOVED_ON: Final = "an L1 object that it replaces is no longer in the partition's list, or never was"
-BELOW: Final = "an L1 object of it would hold only records below the log start offset"
-NOT_SHARED: Final = "its records are not exactly those that shared L1 objects hold of the partition, or no longer are"
-NAMED_TWICE: Final = "it names an L1 object that the partition had or has dropped"
+BELOW: Final = "one of its L1 objects would hold only records below the log start offset"
+NOT_SHARED: Final = "its records are not, or no longer, exactly those that shared L1 objects hold for the partition"
+NAMED_TWICE: Final = "it names an L1 object that the partition already had or has dropped"
 
 
 def fits(state: JournalState, edit: Edit) -> dict[tuple[int, int], str]:
@@ -68,7 +68,9 @@ def fits(state: JournalState, edit: Edit) -> dict[tuple[int, int], str]:
 
 
 def take(state: JournalState, edit: Edit, time_ms: int) -> None:
-    """Apply an edit that fits to the state, at that time of the log. Objects that leave the lists join the dropped ones."""
+    """Apply an edit that fits to the state, at `time_ms` of the log's time. Objects that leave the lists join the
+    dropped ones.
+    """
     dropped = [state.dropped]
     for t in edit.topics:
         topic, change = state.topics[t.revision], t.change
@@ -90,7 +92,7 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
 
 
 def dropped_by(state: JournalState, edit: Edit) -> Rows:
-    """Return the objects that leave the lists through an edit that fits, as rows of `DROPPED`."""
+    """Return the objects that an edit that fits removes from the lists, as rows of `DROPPED`."""
     dropped = [NO_DROPPED]
     for t in edit.topics:
         gone, _, ended = _leaving(state.topics[t.revision], edit.kind, t.change)
@@ -111,7 +113,8 @@ def _leaving(
 ) -> tuple[Rows, tuple[SharedObject, ...], Sequence[SharedObject]]:
     """Return the rows of `L1_ROW` that leave a topic's lists, the shared objects that stay, and those that do not.
 
-    A merge removes them, a drain replaces them, or they lie below the new starts.
+    A merge names the rows that leave, a drain replaces rows of shared objects, and an expiry removes rows below the new
+    starts.
     """
     gone = change.removed
     if kind == DRAIN:
@@ -128,8 +131,10 @@ def _leaving(
 
 
 def _holders(added: Rows, rows: Rows) -> Rows:
-    """Return for each row of a shared object which of the added L1 objects holds all of its records; -1 if none does."""
-    at, is_added = indices_in(added["partition"], rows["partition"])  # the first one of the partition
+    """Return, for each row of a shared object, the index of the added L1 object that holds all its records; -1 if none
+    does.
+    """
+    at, is_added = indices_in(added["partition"], rows["partition"])  # the partition's first added object
     several = distinct(added["partition"][1:][added["partition"][1:] == added["partition"][:-1]])
     if len(several):
         is_of_several = np.isin(rows["partition"], several)
@@ -153,17 +158,17 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
     for stamp, stale in stamped:
         why = (
             f"what the run wrote is stamped with epoch {stamp}, and vacuum has fenced off all below {state.l1_fence}; "
-            "nothing of it counts: run it again"
+            "none of it counts: run it again"
         )
         faults |= dict.fromkeys(stale, why)
     begins, following = (topic.values(column, partitions, 0) for column in (topic.log_start, topic.next_offsets))
     if kind == EXPIRE:
         starts = change.starts["offset"]
         for at in np.flatnonzero(starts > following).tolist():
-            why = f"it has no record {starts[at] - 1}: the next one will be {following[at]}"
+            why = f"it has no record {starts[at] - 1}: its next one will be {following[at]}"
             faults.setdefault(int(partitions[at]), why)
         for at in np.flatnonzero(starts <= begins).tolist():
-            faults.setdefault(int(partitions[at]), f"it begins at record {begins[at]} already")
+            faults.setdefault(int(partitions[at]), f"it already begins at record {begins[at]}")
         return faults
     if kind == MERGE:
         mark(added["partition"][added["last"] < begins[np.searchsorted(partitions, added["partition"])]], BELOW)
@@ -178,7 +183,7 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
     else:
         ranges, reconciled = change.lifted, topic.values(topic.reconciled, partitions, -1)
         for at in np.flatnonzero((ranges["base"] != reconciled + 1) | ~np.isin(partitions, topic.partitions)).tolist():
-            why = f"records up to {reconciled[at]} are reconciled already, so {ranges['base'][at]} is not next"
+            why = f"records up to {reconciled[at]} are already reconciled, so {ranges['base'][at]} is not next"
             faults.setdefault(int(partitions[at]), why)
         mark(partitions[~topic.end_with_extent(ranges)], NOT_AN_END)
     dropped = state.dropped_of(topic.revision)
@@ -196,7 +201,7 @@ def cannot_be_listed(topic: TopicState, o: SharedObject, dropped: Rows) -> bool:
 
 
 def _named_before(topic: TopicState, change: Change, dropped: Rows) -> Rows:
-    """Return the partitions for which the change names an object twice, or one that they have or dropped."""
+    """Return the partitions for which the change names an object twice, or one that they list or have dropped."""
     added = identities(change.added)
     order = np.argsort(added, kind="stable")
     twice = np.isin(added, identities(dropped))

@@ -35,18 +35,18 @@ from l0gc.streamlog.journal.rows import (
 from l0gc.streamlog.journal.shared import LEFT, PackedShared, SharedObject, unpack_shared
 
 ENTRY_BYTES: Final = 1 << 20
-"""The approximate limit of an entry's content; the rest goes into the next entry."""
+"""The approximate size limit of an entry's content; the rest goes into the next entry."""
 
 
 class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
-    """This journal's part of an L0 object: which records of which partitions are where in it.
+    """This journal's part of an L0 object: where in it the records of its partitions are.
 
-    Its blocks lie one after the other from byte `start` on. Each holds the records of one or more partitions, in order of
+    Its blocks lie one after another from byte `start` on. Each holds the records of one or more partitions, in order of
     partition; a partition's records lie in one block. Offsets are not stored: `apply` assigns them.
 
     Attributes:
         epoch: the epoch in its key.
-        revision, topic_id: the topic's incarnation. The id is random; a revision can be given twice by a restored log.
+        revision, topic_id: the topic's incarnation. The id is random, since a restored log can assign a revision twice.
         blocks: rows of `rows.BLOCK`.
         partitions: the partitions, ascending, as `rows.NUMBER`.
         records: how many records each of them has, as `rows.NUMBER`.
@@ -64,19 +64,19 @@ class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Objects(msgspec.Struct, frozen=True, array_like=True, tag="o"):
-    """Data: objects in the order of their admission."""
+    """Adds data: L0 objects, in the order of their admission."""
 
     objects: list[ObjectExtents]
 
 
 class Advance(msgspec.Struct, frozen=True, array_like=True, tag="a"):
-    """The window slides to `epoch` without data."""
+    """Slides the window to `epoch` without data."""
 
     epoch: Int62
 
 
 class Barrier(msgspec.Struct, frozen=True, array_like=True, tag="b"):
-    """The window closes to `epoch` alone; a straggler below it must upload again."""
+    """Closes the window to `epoch` alone; a straggler below it must upload again."""
 
     epoch: Int62
 
@@ -93,7 +93,7 @@ class Change(NamedTuple):
     """The changes of an edit in a topic's partitions, as rows by partition and offset; `partitions` are the changed ones.
 
     `added` and `removed` are L1 objects; `starts` are new log start offsets; `misfits` counts the added records that do
-    not fit the topic's value schema. `shared` are shared L1 objects; those of their rows that are named are added.
+    not fit the topic's value schema. `shared` are shared L1 objects; their named rows are added.
     """
 
     partitions: Rows
@@ -167,17 +167,17 @@ _COLUMNS: Final = {
 
 
 class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
-    """Changes the L1 objects of partitions, or the offsets at which they begin; everything that it names is durable.
+    """Changes the L1 objects of partitions, or the offsets at which they begin; every object that it adds is durable.
 
-    *reconcile*: what is added holds records that were in L0. *merge*: what is added holds exactly the records of what is
-    removed. *drain*: what is added holds exactly the records of rows of shared objects, which leave, unnamed. *expire*:
-    partitions begin at `starts`; what lies wholly below that leaves, unnamed.
-    *give up*: what is added is a hole of each partition, an L1 object without rows for records that were in L0 and are lost.
+    *reconcile*: the added objects hold records that were in L0. *merge*: the added objects hold exactly the records of
+    the removed ones. *drain*: the added objects hold exactly the records of rows of shared objects, which leave without
+    being named. *expire*: partitions begin at `starts`; objects and extents wholly below it leave without being named.
+    *give up*: each partition gets a hole, an L1 object without rows for lost records that were in L0.
 
     It is parsed, and checked as far as possible without a state, when it is decoded or built: see `edits.fits`.
 
     Attributes:
-        epoch: the run's; what leaves the lists is kept for some epochs from then on.
+        epoch: the run's epoch; objects that leave the lists are kept for some epochs from then on.
 
     Raises:
         UsageError: it is invalid in any state.
@@ -211,7 +211,9 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
         return msgspec.structs.replace(self, topics=topics) if topics else None
 
     def divided(self, limit: int) -> Iterator[Edit]:
-        """Yield the edit as several edits of at most `limit` bytes of rows, or of a single partition or shared object."""
+        """Yield the edit in parts of at most `limit` bytes of rows; a single partition or shared object is never
+        divided.
+        """
         units = [unit for n, t in enumerate(self.topics) for unit in _units(n, t.change)]
         ends = np.cumsum([weight for *_, weight in units])
         first, before = 0, 0
@@ -229,7 +231,9 @@ class Edit(msgspec.Struct, frozen=True, array_like=True, tag="e"):
 
 
 def _units(topic: int, c: Change) -> Iterator[tuple[int, Rows, int]]:
-    """Yield the parts of a change that stay in one entry, in order: the topic, the partitions, the bytes of their rows."""
+    """Yield the parts of a change that must stay in one entry, in order: the topic, the partitions, the bytes of their
+    rows.
+    """
     weights = np.zeros(len(c.partitions), np.int64)
     for rows in c.columns:
         np.add.at(weights, np.searchsorted(c.partitions, rows["partition"]), rows.dtype.itemsize)
@@ -252,16 +256,16 @@ def _check_change(kind: Kind, c: Change) -> None:
         or (len(c.starts) and kind != EXPIRE)
         or (kind != RECONCILE and (len(c.misfits) or c.shared))
     ):
-        raise UsageError(f"{kind} has rows that are not for it")
+        raise UsageError(f"{kind} has rows that are not allowed in it")
     if len({o.name for o in c.shared}) != len(c.shared) or any((o.flags == LEFT).any() for o in c.shared):
         raise UsageError("it names a shared L1 object twice, or rows of one that have left")
     if (is_hole(c.added) != (kind == GIVE_UP)).any():
-        raise UsageError("records are given up by an edit of that kind alone, which does nothing else (hazard 35)")
+        raise UsageError("only a give-up edit adds holes, and it adds nothing else (hazard 35)")
     match kind:
         case "reconcile" | "give-up":
             ranges, misfits = c.lifted, c.misfits["records"]
             if not continues(c.added) or len(ranges) != len(c.partitions):
-                raise UsageError("the L1 objects of a partition leave a gap, or it has two kinds of them")
+                raise UsageError("the L1 objects of a partition leave a gap, or are of two kinds")
             lifted = (ranges["last"] + 1 - ranges["base"])[np.searchsorted(c.partitions, c.misfits["partition"])]
             if not ascending(c.misfits["partition"]) or (misfits < 1).any() or (misfits > lifted).any():
                 raise UsageError(
@@ -269,7 +273,7 @@ def _check_change(kind: Kind, c: Change) -> None:
                 )
         case "merge":
             if is_hole(c.removed).any():
-                raise UsageError("a hole cannot be merged: its records are not there (hazard 35)")
+                raise UsageError("a hole cannot be merged: its records are lost (hazard 35)")
             added, removed = ranges_of(c.added), ranges_of(c.removed)
             if len(added) != len(removed) or not the_same(added, removed).all():
                 raise UsageError("the merged L1 objects do not hold exactly the records of those that they replace")
@@ -282,13 +286,13 @@ def _check_change(kind: Kind, c: Change) -> None:
 
 
 class FenceL1(msgspec.Struct, frozen=True, array_like=True, tag="f"):
-    """Forbids entries from now on to list an L1 object that is stamped below `epoch`."""
+    """Forbids later entries to list an L1 object that is stamped below `epoch`."""
 
     epoch: Int62
 
 
 class Purged(msgspec.Struct, frozen=True, array_like=True, tag="p"):
-    """Dropped objects, given by their UUIDs of 16 bytes, are gone from the bucket."""
+    """Records that dropped objects, given by their UUIDs of 16 bytes, are deleted from the bucket."""
 
     names: bytes
 
@@ -312,10 +316,10 @@ class Closed(msgspec.Struct, frozen=True, array_like=True, tag="c"):
 
 
 class SetBack(msgspec.Struct, frozen=True, array_like=True, tag="s"):
-    """An operator accepts a log that was set back to an older copy; `times` counts how often.
+    """Records that an operator accepted a log that was set back to an older copy; `times` counts the acceptances.
 
-    `epoch` is a fresh tick. Nothing lands below it. An object that is stamped below it is neither listed any more nor
-    an orphan: the lost part may have listed it (hazard 38).
+    `epoch` is a fresh tick. Nothing lands below it. An object that is stamped below it can no longer be listed, but is
+    not an orphan, since the lost part may have listed it (hazard 38).
     """
 
     epoch: Int62

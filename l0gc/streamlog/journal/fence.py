@@ -21,7 +21,7 @@ from l0gc.storage.log import APPEND_DEADLINE_S
 from l0gc.streamlog.journal.admission import EpochWindow
 
 MOST_HELD_S: Final = APPEND_DEADLINE_S
-"""How long a new epoch waits for a holder; after that only the log decides about what the holder appends."""
+"""How long a new epoch waits for a holder; after that, only the log decides whether the holder's objects land."""
 
 
 _LARGEST: Final = ("window_size", "last_rejected_gap")
@@ -52,8 +52,8 @@ def sum_of(counters: Sequence[FenceCounters]) -> FenceCounters:
 
 
 class EpochFence:
-    """A readers-writer fence over a window of epochs. `applied` is the log's window, read whenever the seen window is
-    unset.
+    """A readers-writer fence over a window of epochs. `applied` returns the log's window, which counts if the seen
+    window is unset or has fallen behind it.
     """
 
     def __init__(self, journal: int, applied: Callable[[], EpochWindow]) -> None:
@@ -103,7 +103,7 @@ class EpochFence:
                     self._seen, self._holders = None, []
                 window = self._admitting(epoch)  # only the log can have moved it: others were kept out
                 slid = window.slide(epoch)
-                if slid == window:  # the log has it by now
+                if slid == window:  # the log has reached this epoch in the meantime
                     return self._join(window, hold)
                 self._counters.window_slides += 1
                 self._counters.fences_new_epoch += 1
@@ -111,7 +111,7 @@ class EpochFence:
                 return slid
 
     def _admitting(self, epoch: int) -> EpochWindow:
-        """Return the window if it admits the epoch. Call this, and all that follows, with the lock held."""
+        """Return the window if it admits the epoch. The caller holds the lock."""
         window = self._window()
         if not window.admits(epoch):
             self._counters.rejected_below_window += 1
@@ -142,7 +142,7 @@ class EpochFence:
 
 
 def _is_given_back(hold: threading.Lock) -> bool:
-    """Wait for a holder; False if that takes too long."""
+    """Wait for a holder; return False if that takes too long."""
     if not hold.acquire(timeout=MOST_HELD_S):
         return False
     hold.release()

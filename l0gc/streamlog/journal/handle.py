@@ -1,11 +1,11 @@
 """A process's handle on one journal: replay, fence, group commit.
 
-Admission is decided twice on purpose. The fence decides early, which saves an append that would be refused. `Admission`
-decides at the very offset where the objects land, which is what safety rests on (hazard 2).
+Admission is decided twice on purpose. The fence decides early, which saves an append that would be refused. Safety
+rests on `Admission`, which decides at the very offset where the objects land (hazard 2).
 
-Group commit: a process has one append in flight for each journal. What its threads finish in the meantime is queued for
-the next entry. So an idle process commits at once, a busy one in groups, and throughput in objects holds even if appends
-are slow.
+Group commit: a process has one append in flight for each journal. Objects that its threads finish in the meantime are
+queued for the next entry. So an idle process commits at once, a busy one in groups, and throughput in objects holds
+even if appends are slow.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class LandedObject(msgspec.Struct, frozen=True):
 
 
 class AppendResult(msgspec.Struct):
-    """The outcome of objects that were offered together: the first of them landed, and `error` is why the next did not."""
+    """The outcome of objects that were offered together: those that landed, and why the next one did not."""
 
     landed: list[LandedObject] = msgspec.field(default_factory=list)
     error: L0gcError | None = None
@@ -87,8 +87,8 @@ class LandedEdit(msgspec.Struct):
     """The outcome of an edit.
 
     Attributes:
-        refused: the partitions in which it did not land, as (revision, partition), and why: see `fits`. The others landed.
-        dropped: what left the lists by it, as rows of `DROPPED`.
+        refused: the partitions for which it did not land, as (revision, partition), and why: see `fits`.
+        dropped: the objects that it removed from the lists, as rows of `DROPPED`.
     """
 
     refused: dict[tuple[int, int], str] = msgspec.field(default_factory=dict)
@@ -101,7 +101,7 @@ class LandedEdit(msgspec.Struct):
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """Objects of one epoch that a thread waits for.
+    """Objects of one epoch, whose thread waits for them to land.
 
     `offered`: they may have landed. If they are not `done` when no append is in flight, the thread that appended them was
     interrupted.
@@ -151,11 +151,11 @@ class JournalHandle:
 
     @property
     def head(self) -> JournalState:
-        """Return the same, but perhaps without L1 rows: see `Replica`."""
+        """Return the same state, but possibly without L1 rows: see `Replica`."""
         return self.replica.head
 
     def catch_up(self, *, whole: bool = True) -> JournalState:
-        """Return the state up to the log's current end; perhaps without L1 rows if not `whole`."""
+        """Return the state up to the log's current end, possibly without L1 rows if not `whole`."""
         return self.replica.catch_up(whole=whole)
 
     # -- data -----------------------------------------------------------------------------------------------------------
@@ -189,9 +189,9 @@ class JournalHandle:
         cluster_epoch = self._controller.epoch(at_least=epoch)
         check_not_poisoned(
             self.journal, epoch, cluster_epoch
-        )  # checked before the fence, since it would move the fence's window
-        if self.replica.as_of_ms is None:  # a process that has read it must not wait for the append in flight
-            _ = self.replica.head  # replayed, so that the fence has an applied window to admit by
+        )  # before the fence, whose window such an epoch would move
+        if self.replica.as_of_ms is None:  # once replayed, do not wait for the append in flight
+            _ = self.replica.head  # replays, so that the fence has an applied window
         request = _Request(objects, cluster_epoch)
         hold = threading.Lock()
         try:
@@ -206,12 +206,12 @@ class JournalHandle:
             self.fence.forget()
             raise
         if request.error is not None:
-            self.fence.forget()  # also if an object was too old: one older than its topic moves the fence, not the log
+            self.fence.forget()  # even if an object was too old: one older than its topic moves the fence, not the log
             appended.error = request.error
         return self._landed(request)
 
     def _append_until_done(self, request: _Request) -> None:
-        """Have a request appended, by this thread or by another. A thread may be interrupted anywhere (hazard 29)."""
+        """Wait until this thread or another has appended a request. A thread may be interrupted anywhere (hazard 29)."""
         try:
             self._queue.append(request)
             with self._appending:
@@ -223,20 +223,20 @@ class JournalHandle:
                     self._append_queued()
         finally:
             if request in self._queue:
-                self._queue.remove(request)  # nobody is to commit what its caller takes for failed
+                self._queue.remove(request)  # no thread may commit what its caller takes for failed
 
     def _append_queued(self) -> None:
         """Append the queue as one entry, and set the outcome of each request."""
         clock = self._runtime.clock
         wait = self._appended_at + APPEND_INTERVAL_S - clock.monotonic()
-        if wait > 0 and self.replica.writers == 1:  # several take turns, and wait for each other as it is
+        if wait > 0 and self.replica.writers == 1:  # several writers take turns, and wait for each other anyway
             clock.sleep(wait)
         self._appended_at = clock.monotonic()
         taken: list[_Request] = []
         offsets: list[int] = []
 
         def decide(state: JournalState, offset: int) -> Objects | None:
-            if offsets and offsets[-1] != offset:  # a conflict: the log moved otherwise than this process thought
+            if offsets and offsets[-1] != offset:  # a conflict: another process has appended
                 self.fence.forget()
             offsets.append(offset)
             self._take(taken)
@@ -262,7 +262,7 @@ class JournalHandle:
         weight = sum(r.weight for r in taken)
         for request in self._queue[:]:
             if request.offered or request.done:
-                continue  # among them already, or of a thread that is about to leave
+                continue  # already taken, or its thread is about to leave
             if taken and weight + request.weight > ENTRY_BYTES:
                 break
             taken.append(request)
@@ -291,14 +291,14 @@ class JournalHandle:
         return entry
 
     def _check_producer(self, state: JournalState, o: ObjectExtents) -> None:
-        """Look up at the controller a producer that this journal has not seen (hazard 17)."""
+        """Look up a producer that this journal has not seen at the controller (hazard 17)."""
         batch = o.producer
         assert batch is not None
         if needs_controller_check(state.producers, batch) and not self._controller.producer_is_current(
             batch.producer_id, batch.epoch, batch.run
         ):
             raise UnknownProducerError(
-                f"producer {batch.producer_id} epoch {batch.epoch} is not the newest that the controller knows; "
+                f"producer {batch.producer_id} epoch {batch.epoch} is not the newest at the controller; "
                 "start the upload again, which bumps its epoch"
             )
 
@@ -352,14 +352,16 @@ class JournalHandle:
         return self.replica.propose(lambda state, offset: decide(state), whole=whole) is not None
 
     def unchecked_error(self, unread: UnitSummary) -> L0gcError:
-        """Return the error for what is skipped because of a reading; a retry helps only if nothing is damaged."""
-        text = f"whether journal {self.journal} was set back is not known: {unread.error}"
+        """Return the error of an operation that is skipped because a reading failed; a retry helps only if nothing is
+        damaged.
+        """
+        text = f"it is not known whether journal {self.journal} was set back: {unread.error}"
         if unread.damaged:
             return CorruptObjectError(f"{fault_of(text)}; restore the named object from a version or a backup")
         return StoreError(f"{text}; run it again")
 
     def topics(self, topics: Iterable[Topic]) -> list[TopicState]:
-        """Return copies of the journal's current state of topics, without topics that it does not have."""
+        """Return copies of the current states of those topics that the journal has."""
         with self.replica.lock:
             state = self.catch_up()
             pairs = ((state.topics.get(topic.revision), topic) for topic in topics)
@@ -370,7 +372,7 @@ class JournalHandle:
             ]
 
     def land(self, edit: Edit, *, dry_run: bool = False) -> LandedEdit:
-        """Append an edit, whose objects are durable, in as many entries as it takes; a dry run returns what would land."""
+        """Append an edit, whose objects are durable, in as many entries as it needs; a dry run returns what would land."""
         done = LandedEdit()
         for part in edit.divided(ENTRY_BYTES):
             landed = LandedEdit()
@@ -382,7 +384,7 @@ class JournalHandle:
                 if rest is None or not rest.drops:
                     return rest
                 # Objects that leave the lists stay for some epochs from now on. A run may have begun long ago, and the
-                # window of an idle journal may be old. What the run wrote keeps its stamp.
+                # window of an idle journal may be old. The objects that the run wrote keep their stamp.
                 return msgspec.structs.replace(rest, epoch=max(rest.epoch, self._controller.epoch()))
 
             if dry_run:
@@ -404,7 +406,7 @@ class JournalHandle:
         return self.replica.head.l1_fence
 
     def purge(self, names: Iterable[bytes]) -> int:
-        """Forget dropped objects, which are gone from the bucket, by their names; return how many there were."""
+        """Forget dropped objects, given by name, that are deleted from the bucket; return how many there were."""
         purged = 0
         distinct_names = sorted(set(names))
         for at in range(0, len(distinct_names), ENTRY_BYTES // NAME.itemsize):
@@ -429,7 +431,9 @@ class JournalHandle:
         return self._propose(lambda s: Advance(epoch) if epoch > s.max_applied_epoch else None)
 
     def barrier(self, epoch: int) -> bool:
-        """Close the window to the fresh tick `epoch`, or to a newer one here; return False if it is already closed."""
+        """Close the window to the fresh tick `epoch`, or to the journal's newest epoch if that is higher; return False
+        if it is already closed.
+        """
         check_not_poisoned(self.journal, epoch, self._controller.epoch(at_least=epoch))
 
         def decide(state: JournalState) -> Barrier | None:
@@ -456,8 +460,8 @@ class JournalHandle:
         """End deleted topics, given as revisions with their topic ids, in one entry.
 
         Returns:
-            The topics that ended now. It excludes topics that had ended before, and a topic whose revision belongs to
-            another one here because a restored controller log assigned it again.
+            The topics that this call ended. It excludes topics that had already ended, and those whose revision belongs
+            to another topic here because a restored controller log assigned it again.
         """
         closed: dict[int, str] = {}
 

@@ -79,13 +79,13 @@ class ProducerState(msgspec.Struct, array_like=True):
 
 
 RECENT_OBJECTS: Final = 5
-"""How many repeated objects can be answered with their offset; Kafka keeps as many."""
+"""How many of a producer's last objects can be answered with their offset if repeated; Kafka keeps as many."""
 INPUTS_KEPT: Final = 10_000
 """How many inputs of one producer are remembered; with more of them, the oldest are forgotten before they expire."""
 
 
 def needs_controller_check(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> bool:
-    """Return whether the producer is unknown here and claims to begin."""
+    """Return whether the producer is unknown here and sends its first sequence."""
     return batch.producer_id not in producers and batch.sequence == 0
 
 
@@ -112,7 +112,7 @@ def is_ahead(state: ProducerState, epoch: int, run: str) -> bool:
 
 
 def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> LandedSequence | None:
-    """Return None if the object may land now, or where it landed before.
+    """Return None if the object may land now, or the place where it landed earlier.
 
     Raises:
         UsageError: the batch is invalid.
@@ -122,7 +122,7 @@ def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> Lande
         InputPositionMovedError: another run has landed other parts of the input; nothing of this object landed.
     """
     if batch.sequence < 0 or batch.epoch < 0 or any(s.end <= s.start for s in batch.inputs):
-        raise UsageError(f"sequence {batch.sequence} of producer {batch.producer_id} cannot be an object's")
+        raise UsageError(f"sequence {batch.sequence} of producer {batch.producer_id} is invalid")
     state = producers.get(batch.producer_id)
     if state is None or batch.epoch > state.epoch:
         if batch.sequence != 0:
@@ -149,7 +149,7 @@ def admit(producers: Mapping[int, ProducerState], batch: ProducerBatch) -> Lande
         )
     elif batch.sequence > state.next_sequence:
         raise UnknownProducerError(
-            f"producer {batch.producer_id} sent sequence {batch.sequence} where {state.next_sequence} is due"
+            f"producer {batch.producer_id} sent sequence {batch.sequence} instead of {state.next_sequence}"
         )
     for span in batch.inputs:
         landed_records = landed_of(producers, batch.producer_id, span.input_id)
@@ -188,7 +188,7 @@ def forget_unused(producers: dict[int, ProducerState], before_ms: int) -> None:
 
 
 class Overlay:
-    """The producers after several objects of one entry, one after another, before any of them lands (hazard 22)."""
+    """The producers' states after each object of one entry, before any of them lands (hazard 22)."""
 
     def __init__(self, producers: Mapping[int, ProducerState]) -> None:
         self._base = producers

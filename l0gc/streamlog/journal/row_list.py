@@ -1,7 +1,8 @@
 """Keep a topic's L1 rows in order, so that an edit costs what it changes, however many rows there are (pure).
 
-The rows lie in pieces of a few thousand. A change copies only the pieces that it touches and returns another list; the two
-share the others. So a list never changes, and a state can be copied while an entry is being applied.
+The rows lie in pieces of a few thousand. A change copies only the pieces that it touches and returns a new list, which
+shares the other pieces with the old one. So a list never changes, and a state can be copied while an entry is being
+applied.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from l0gc.streamlog.journal.rows import (
 PIECE_ROWS: Final = 4096
 """The most rows of a piece: 250 KB."""
 _SPARSE: Final = 4
-"""The pieces are cut anew when there are this many times as many as the rows need."""
+"""The pieces are cut anew once there are this many times as many as the rows need."""
 
 
 class L1Sums(NamedTuple):
-    """Sums over L1 rows: all that a state has of a list that it was read without."""
+    """Sums over L1 rows, which a state has in place of a list that was not read."""
 
     objects: int = 0
     bytes: int = 0
@@ -92,7 +93,7 @@ class RowList:
         return np.concatenate([NO_L1_ROWS, *(of_partition(piece, partition) for piece in pieces)])
 
     def has(self, rows: Rows) -> Rows:
-        """Return which of some rows, given in order, are in the list, equal in every byte."""
+        """Return which of the given rows, which are in order, the list contains, equal in every byte."""
         listed = np.zeros(len(rows), bool)
         for number, in_piece in self._touched(rows["partition"], rows["base"]):
             piece, asked = self._pieces[number], rows[in_piece]
@@ -103,7 +104,7 @@ class RowList:
         return listed
 
     def names(self, rows: Rows) -> Rows:
-        """Return which of some rows, given in order, have the name of a row of their partition in the list."""
+        """Return which of the given rows, which are in order, have the name of a row of their partition in the list."""
         ids, named = identities(rows), np.zeros(len(rows), bool)
         for number, piece in enumerate(self._pieces):
             lower = int(np.searchsorted(rows["partition"], piece["partition"][0]))
@@ -131,8 +132,8 @@ class RowList:
         return np.concatenate(parts)
 
     def changed(self, gone: Rows, added: Rows) -> RowList:
-        """Return the list without the rows `gone`, which it has, and with those `added`, which it does not have; both are
-        in order.
+        """Return the list without the rows `gone`, which it contains, and with the rows `added`, which it does not
+        contain. Both are in order.
         """
         if not self._pieces:
             return RowList(added)
@@ -159,7 +160,7 @@ class RowList:
         return changed
 
     def _touched(self, partitions: Rows, offsets: Rows) -> list[tuple[int, slice]]:
-        """Return the pieces in which these offsets are, each with the indices of its offsets."""
+        """Return the numbers of the pieces in which these offsets lie, each with the indices of its offsets."""
         if not self._pieces:
             return []
         at = np.maximum(ranks(self._firsts, partitions, offsets), 0)

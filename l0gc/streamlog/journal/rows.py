@@ -1,7 +1,7 @@
 """Packed rows: a journal's extents, blocks and L1 objects as columns of numbers instead of Python objects.
 
 A journal holds a million extents in some tens of megabytes this way, and an entry or a checkpoint stores an extent in a
-few bytes. This module only decides whether bytes can be rows at all.
+few bytes. This module checks only whether bytes can be rows at all.
 """
 
 from __future__ import annotations
@@ -95,21 +95,21 @@ def ascending(values: Rows) -> bool:
 
 
 def distinct(values: Rows) -> Rows:
-    """Return the values in order, each once, like `np.unique`, which would import `numpy.ma`: 30 ms of a command."""
+    """Return the distinct values in order. `np.unique` would import `numpy.ma`, which costs a command 30 ms."""
     ordered = np.sort(values, axis=None)
     firsts: Rows = ordered[_begins(ordered)]
     return firsts
 
 
 def distinct_at(values: Rows) -> tuple[Rows, Rows]:
-    """Return the same, and the first position of each."""
+    """Return the distinct values in order, and the first position of each."""
     order = np.argsort(values, kind="stable")
     first = _begins(values[order])
     return values[order][first], order[first]
 
 
 def _begins(ordered: Rows) -> Rows:
-    """Return which of some ordered values differ from the one before."""
+    """Return which of the ordered values differ from the one before."""
     first = np.ones(len(ordered), np.bool_)
     first[1:] = ordered[1:] != ordered[:-1]
     return first
@@ -163,13 +163,13 @@ def name_sum(rows: Rows) -> int:
 
 
 def in_order(rows: Rows) -> Rows:
-    """Return rows of L1 objects by partition and offset."""
+    """Return rows of L1 objects, sorted by partition and offset."""
     ordered: Rows = rows[np.lexsort((rows["base"], rows["partition"]))]
     return ordered
 
 
 def ranks(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
-    """Return, for each (partition, offset), the last of `rows` at or before it; -1 if all of them come later.
+    """Return, for each (partition, offset), the index of the last of `rows` at or before it; -1 if all come later.
 
     `rows` are ordered by partition and offset.
     """
@@ -183,7 +183,7 @@ def ranks(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
 
 
 def position(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
-    """Return the same, but -1 also if that row belongs to another partition."""
+    """Return the same as `ranks`, but -1 also if that row belongs to another partition."""
     at = ranks(rows, partitions, offsets)
     if len(rows):
         at[rows["partition"][at] != partitions] = -1
@@ -193,7 +193,7 @@ def position(rows: Rows, partitions: Rows, offsets: Rows) -> Rows:
 def the_same(a: Rows, b: Rows) -> Rows:
     """Return row by row whether rows of one kind are equal in every byte.
 
-    Numpy's comparison of such rows calls Python, and turns a Ctrl-C in it into a `TypeError`.
+    Numpy's comparison of such rows calls Python, and turns a Ctrl-C during it into a `TypeError`.
     """
     kind = f"V{a.dtype.itemsize}"
     equal: Rows = np.ascontiguousarray(a).view(kind) == np.ascontiguousarray(b).view(kind)
@@ -201,14 +201,14 @@ def the_same(a: Rows, b: Rows) -> Rows:
 
 
 def of_partition(rows: Rows, partition: int) -> Rows:
-    """Return the rows of one partition, given rows by partition."""
+    """Return the rows of one partition, from rows sorted by partition."""
     lower, upper = np.searchsorted(rows["partition"], [partition, partition + 1])
     partition_rows: Rows = rows[lower:upper]
     return partition_rows
 
 
 def continues(rows: Rows) -> bool:
-    """Return whether ranges, by partition and offset, have no gap within a partition and do not overlap."""
+    """Return whether ranges, sorted by partition and offset, have no gap within a partition and do not overlap."""
     if (rows["base"] < 0).any() or (rows["last"] < rows["base"]).any() or (rows["last"] > MAX_OFFSET).any():
         return False
     same = rows["partition"][1:] == rows["partition"][:-1]
@@ -220,13 +220,13 @@ def check_rows(rows: Rows) -> None:
     """Raise `UsageError` for rows of `L1_ROW` that are invalid, overlap, or are not in order."""
     partition, base, last = rows["partition"], rows["base"], rows["last"]
     if (partition < 0).any() or (base < 0).any() or (last < base).any() or (last > MAX_OFFSET).any():
-        raise UsageError("an L1 object has a partition or an offset that cannot be")
+        raise UsageError("an L1 object has an impossible partition or offset")
     follows = (partition[1:] > partition[:-1]) | ((partition[1:] == partition[:-1]) & (base[1:] > last[:-1]))
     if not follows.all():
         raise UsageError("L1 objects overlap, or are not in order")
     for column, (least, most) in _LIMITS.items():
         if ((rows[column] < least) | (rows[column] > most)).any():
-            raise UsageError(f"an L1 object has a number that cannot be ({column})")
+            raise UsageError(f"an L1 object has an impossible number ({column})")
 
 
 def ranges_of(files: Rows) -> Rows:
@@ -257,8 +257,9 @@ def dropped_rows(revision: int, rows: Rows, time_ms: int, epoch: int) -> Rows:
 def pack_columns(rows: Rows) -> bytes:
     """Return rows as columns of small numbers, which compress to a third.
 
-    Each number is stored as the difference from what the row before suggests, each byte of it in a plane of its own. Rows
-    that have a base and a last offset suggest that the next base follows.
+    Each number is stored as its difference from a guess, with each of its bytes in a separate plane. The guess is the
+    number of the row before; for a base offset it is the one after the last offset before, and for a last offset the
+    row's own base.
     """
     names = rows.dtype.names or ()
     before = np.r_[np.int64(-1), rows["last"][:-1]][: len(rows)] if "last" in names else None

@@ -1,13 +1,13 @@
 """The layer of shared L1 objects in a journal's state: which partitions' records each of them holds (pure).
 
-A partition with few records shares L1 objects with others of its topic and journal until it is drained into an object of
-its own. The rows of such an object are packed, 24 bytes for each partition, and do not change as long as the object is
-listed. Next to them is one byte for each: whether the partition's row never landed, is named, or has left. So an entry
-that adds, drains or expires rows touches the objects that it concerns, and never a list for each partition.
+A partition with few records shares L1 objects with others of its topic and journal until it is drained into an object
+of its own. The rows of such an object are packed, 24 bytes for each partition, and do not change as long as the object
+is listed. Next to them, one byte for each row shows whether it has never landed, is named, or has left. So an entry
+that adds, drains or expires rows touches only the objects that it concerns, and never a list for each partition.
 
-What makes its deletion safe: an object is listed while any row is named. With its last row it joins the dropped objects,
-and no edit names it again. A commit that is repeated may name it for a partition that was refused the first time, since
-that row has never landed; a row that has left stays away.
+What makes its deletion safe: an object is listed as long as any of its rows is named. When its last row leaves, it
+joins the dropped objects, and no edit names it again. Until then, a repeated commit may name it for a partition that
+was refused the first time, since that row has never landed; a row that has left does not return.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class PackedShared(msgspec.Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class SharedObject:
-    """A shared L1 object: blocks, as those of an L0 object, with the records of one partition after another.
+    """A shared L1 object: blocks like those of an L0 object, with the records of one partition after another.
 
     Attributes:
         name: its UUID, as 16 bytes.
@@ -79,7 +79,7 @@ class SharedObject:
     time_ms: int = 0
 
     def as_row(self) -> Rows:
-        """Return the object itself as a row of `L1_ROW`, of no partition."""
+        """Return the object itself as a row of `L1_ROW` without a partition."""
         return np.array([(-1, 0, 0, self.bytes, 0, self.epoch, self.name, 0)], L1_ROW)
 
     @property
@@ -98,7 +98,7 @@ class SharedObject:
         return partitions
 
     def ranges(self) -> Rows:
-        """Return the records of its rows that are named, as rows of `RANGE`."""
+        """Return the ranges of records of its named rows, as rows of `RANGE`."""
         rows = self.rows[self.is_named]
         ranges = np.empty(len(rows), RANGE)
         ranges["partition"], ranges["base"] = rows["partition"], rows["base"]
@@ -106,7 +106,7 @@ class SharedObject:
         return ranges
 
     def listed(self) -> Rows:
-        """Return its rows that are named as rows of `L1_ROW`."""
+        """Return its named rows, as rows of `L1_ROW`."""
         rows, named = self.ranges(), self.is_named
         l1_rows = np.zeros(len(rows), L1_ROW)
         for column in ("partition", "base", "last"):
@@ -117,18 +117,18 @@ class SharedObject:
         return l1_rows
 
     def row_bytes(self) -> Rows:
-        """Return about how many stored bytes each row takes: its share of the records of its block."""
+        """Estimate the stored bytes of each row by its share of the records of its block."""
         of = self._block_of_rows()
         records = np.bincount(of, self.rows["records"], len(self.blocks))
         shares: Rows = self.blocks["length"][of] * (self.rows["records"] / records[of])
         return shares
 
     def dead_bytes(self) -> int:
-        """Return about how many of its bytes no partition's list names any more."""
+        """Estimate how many of its bytes no partition's list names any more."""
         return int(self.row_bytes()[~self.is_named].sum())
 
     def extents(self) -> Rows:
-        """Return its rows that are named, as rows of `EXTENT`."""
+        """Return its named rows, as rows of `EXTENT`."""
         extents = np.empty(len(self.rows), EXTENT)
         for column in ("partition", "records", "base"):
             extents[column] = self.rows[column]
@@ -143,11 +143,11 @@ class SharedObject:
         return np.repeat(np.arange(len(self.blocks)), self.blocks["extents"])
 
     def only(self, is_kept: Rows) -> SharedObject:
-        """Return the object with some of its rows named; the others have never landed."""
+        """Return the object with only some of its rows named; the others count as never landed."""
         return replace(self, flags=np.where(is_kept, self.flags, UNLANDED).astype(_FLAG))
 
     def is_same(self, other: SharedObject) -> bool:
-        """Return whether both are the same object, whatever rows of it are named."""
+        """Return whether both are the same object, whichever of its rows are named."""
         return (
             (self.name, self.epoch) == (other.name, other.epoch)
             and self.blocks.tobytes() == other.blocks.tobytes()
@@ -161,7 +161,7 @@ class SharedObject:
 
 
 def unpack_shared(p: PackedShared) -> SharedObject:
-    """Return an object as it was packed. Raises `UsageError` if it cannot be one."""
+    """Unpack a shared object. Raises `UsageError` if the bytes cannot be one."""
     blocks, rows, flags = unpack(p.blocks, BLOCK), unpack_columns(p.rows, SHARED_ROW), unpack(p.flags, _FLAG)
     if (
         len(p.name) != NAME.itemsize
@@ -178,7 +178,7 @@ def unpack_shared(p: PackedShared) -> SharedObject:
         or (rows["base"] + rows["records"] > MAX_OFFSET).any()
         or (np.abs(rows["max_timestamp"]) > MAX_OFFSET).any()
     ):
-        raise UsageError("a shared L1 object has a number that cannot be, or partitions that are not in order")
+        raise UsageError("a shared L1 object has an impossible number, or partitions that are not in order")
     if (flags > LEFT).any() or not (flags == NAMED).any():
         raise UsageError("a shared L1 object is named by no partition")
     return SharedObject(p.name, p.epoch, blocks, rows, flags, p.time_ms)
@@ -203,7 +203,9 @@ def named_rows_of(objects: Sequence[SharedObject], partitions: Rows) -> Rows:
 
 
 def without(objects: Sequence[SharedObject], gone: Rows) -> tuple[tuple[SharedObject, ...], list[SharedObject]]:
-    """Return the objects without some rows, given as rows of `NAMED_ROW` by object; and those that nothing names now."""
+    """Return the objects without some rows, given as rows of `NAMED_ROW` by object, and those that no row names any
+    more.
+    """
     kept, dropped = list[SharedObject](), list[SharedObject]()
     begins = np.searchsorted(gone["object"], np.arange(len(objects) + 1)).tolist()
     for number, o in enumerate(objects):
@@ -220,7 +222,7 @@ def without(objects: Sequence[SharedObject], gone: Rows) -> tuple[tuple[SharedOb
 def with_added(
     objects: Sequence[SharedObject], added: Iterable[SharedObject], time_ms: int
 ) -> tuple[SharedObject, ...]:
-    """Return the objects with those of a commit; one that is listed already gets the commit's other rows, too."""
+    """Return the objects and those of a commit; an object that is already listed also gets the commit's rows."""
     listed = {o.name: o for o in objects}
     for o in added:
         before = listed.get(o.name)

@@ -1,9 +1,9 @@
-"""The state of a journal's machine (pure), and which epoch each partition may still need.
+"""The state of a journal's machine, and the epoch that each partition may still need (pure).
 
-What makes deletion safe: a partition's bound is the lowest epoch of anything unreconciled in it, or of anything that may
-still land. It follows `previous_applied_epoch`, never `max_applied_epoch` (hazard 1), because a straggler at the previous
-epoch may still land. It never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is its
-predecessor.
+What makes deletion safe: a partition's bound is the lowest epoch of any object that is unreconciled in it or may still
+land in it. It follows `previous_applied_epoch`, never `max_applied_epoch` (hazard 1), because a straggler at the
+previous epoch may still land. It never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is
+its predecessor.
 
 What makes the deletion of L1 safe: an object that leaves the lists of L1 objects (`edits`) is kept among the dropped ones
 until it is purged. No entry lists an object stamped below the L1 fence: if it is not listed after the entry that raised
@@ -44,12 +44,12 @@ class JournalState:
     """A journal as of one log offset.
 
     Attributes:
-        topics: those that are not closed, by revision.
-        closed_revisions: those of the closed ones, ascending.
-        l1_fence: no L1 object that is stamped below it is named any more.
-        dropped: objects that are not named any more and not purged, as rows of `DROPPED`, in the order of the log.
+        topics: the topics that are not closed, by revision.
+        closed_revisions: the revisions of closed topics, ascending.
+        l1_fence: later entries list no L1 object that is stamped below it.
+        dropped: L1 objects that are no longer listed and not yet purged, as rows of `DROPPED`, in the order of the log.
         set_backs: how often the log was set back to an older copy and accepted as it was.
-        kept_below: what is stamped below it may have been named by what was lost then, and is never an orphan.
+        kept_below: an object that is stamped below it is never an orphan, since the lost entries may have listed it.
     """
 
     max_applied_epoch: int = 0
@@ -106,30 +106,30 @@ class JournalState:
 
     @property
     def highest_revision(self) -> int:
-        """Return the highest revision of a topic that the journal has recorded, even if closed; -1 without topics."""
+        """Return the highest revision of a topic that the journal has recorded, even if closed; -1 if there is none."""
         closed: list[int] = self.closed_revisions[-1:].tolist()
         return max([-1, *self.topics, *closed])
 
     # -- L1 that nothing names any more -----------------------------------------------------------------------------------
 
     def dropped_of(self, revision: int) -> Rows:
-        """Return the objects that the topic has dropped and not purged, as rows of `DROPPED`."""
+        """Return the topic's dropped objects that are not purged yet, as rows of `DROPPED`."""
         return np.asarray(self.dropped[self.dropped["revision"] == revision])
 
     def has_dropped(self, revision: int) -> bool:
         return bool((self.dropped["revision"] == revision).any())
 
     def is_dropped_before(self, time_ms: int, epoch: int | Rows) -> NDArray[np.bool_]:
-        """Return whether each row of `dropped` was dropped by a time of the log, with at most `epoch` (one for all, or
-        one each), and is not named by a commit that may be repeated.
+        """Return which rows of `dropped` were dropped at or before `time_ms` of the log's time and at or below `epoch`
+        (one for all, or one each), and cannot be named by a repeated commit.
         """
         time, at = self.dropped["dropped_ms"], self.dropped["dropped_epoch"]
         return (time <= time_ms) & (at <= epoch) & ~self.may_be_named()
 
     def may_be_named(self) -> NDArray[np.bool_]:
-        """Return whether each row of `dropped` may be named by a repeated commit, for a partition that was refused before:
-        a shared object, until the L1 fence has passed its stamp (hazard 26). Other objects have one partition, which has
-        moved on.
+        """Return which rows of `dropped` a repeated commit may name for a partition that was refused before: shared
+        objects, until the L1 fence passes their stamps (hazard 26). Other objects have one partition, which has moved
+        on.
         """
         return (self.dropped["partition"] < 0) & (self.dropped["epoch"] >= self.l1_fence)
 
@@ -141,8 +141,8 @@ class JournalState:
         return was_dropped if topic is None else was_dropped | topic.l1_list.has(rows)
 
     def has_landed(self, revision: int, o: SharedObject) -> Rows:
-        """Return the partitions of a shared object whose rows have landed, as far as is known: of an object that the topic
-        lists. Once it is dropped, nothing proves that.
+        """Return the partitions whose rows of a shared object are known to have landed; none if the topic does not list
+        the object, since nothing proves it once the object is dropped.
         """
         listed = (shared for shared in self.topic(revision).shared if shared.name == o.name)
         return next((shared.rows["partition"][shared.flags != UNLANDED] for shared in listed), NO_NUMBERS)

@@ -1,7 +1,7 @@
 """Summarise a journal in a few numbers: what its partitions may still need, and where its log ends.
 
-An unreadable journal holds M at the lowest possible value of its partitions: the revisions of its topics less one, or the
-published M if that is higher, since no partition was ever below a published M (hazard 6).
+An unreadable journal holds M at the lowest possible value of its partitions: the lowest revision of its topics less
+one, or the published M if that is higher, since no partition was ever below a published M (hazard 6).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TopicPartitions = tuple[Topic, PartitionRange]
 
 
 class JournalTask(msgspec.Struct, frozen=True, array_like=True):
-    """The task to read one journal; M is held at `floor` if it cannot be read. Its log ended at `noted` before."""
+    """The task to read one journal; M is held at `floor` if it cannot be read. `noted` is where its log ended before."""
 
     journal: int
     topics: list[TopicPartitions]
@@ -103,14 +103,15 @@ def sum_up(
 
 
 def is_rewritten(noted: LogEnd | None, state: JournalState, replica: Replica[JournalState]) -> bool:
-    """Return whether the log does not have the entry at which it ended before, unless it was accepted since."""
+    """Return whether the log lacks the entry at which it ended before, and has not been accepted since."""
     return noted is not None and noted[0] == state.set_backs and not replica.holds(noted[1])
 
 
 def summary_of(journal: int, topics: Sequence[TopicPartitions], state: JournalState, end: Place) -> UnitSummary:
-    """Return the lowest epochs that these partitions may need, by the state after the entry at `end`.
+    """Return a summary of the lowest epochs that these partitions may need, from the state after the entry at `end`.
 
-    A topic that is closed here accepts no data, so it needs none, even if a restored controller log lists it (hazard 10).
+    A topic that is closed here accepts no data, so it needs no epoch, even if a restored controller log lists it
+    (hazard 10).
     """
     at: Counter[int] = Counter()
     low: list[Holder] = []
@@ -135,7 +136,7 @@ def summary_of(journal: int, topics: Sequence[TopicPartitions], state: JournalSt
 
 
 def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
-    """Return what is known of an unreadable journal: where it holds M, and by which topic's partitions."""
+    """Return the summary of an unreadable journal: where it holds M, and for which topic."""
     damaged = isinstance(error, CorruptObjectError) and not isinstance(
         error, StoreError
     )  # a log that the store refuses may be whole
@@ -160,9 +161,9 @@ def _holder(topic: str, state: JournalState, p: PartitionLow) -> Holder:
         records = count(p.unreconciled_records, "unreconciled record")
         reason = f"{records} from epoch {p.lowest_epoch} on (l0gc reconcile)"
         return Holder(topic, p.partition, p.gc_epoch, UNRECONCILED, reason, p.unreconciled_records, p.key)
-    oldest = p.gc_epoch + 1  # the window's, or the topic's revision where that is higher
+    oldest = p.gc_epoch + 1  # the window's, or the topic's revision if that is higher
     newest = max(oldest, state.max_applied_epoch)
-    # The oldest becomes what is now the newest: that is more only where the window spans two epochs.
+    # A tick makes the newest epoch the oldest one, which moves it only if the window spans two epochs.
     tick = "next tick" if newest > oldest else "second tick from now"
     reason = (
         f"the window [{oldest}, {newest}] of its journal may still take epoch {oldest}; it moves with the {tick} "

@@ -32,16 +32,16 @@ from l0gc.streamlog.journal.rows import (
 from l0gc.streamlog.journal.shared import SharedObject
 
 STAMPED: Final = -1
-"""In place of a block's time: the block itself holds the timestamp and the epoch of each record."""
+"""Used in place of a block's time if the block itself holds the timestamp and the epoch of each record."""
 _NO_NUMBERS: Final = np.empty(0, NUMBER)
 _NO_OFFSETS: Final = np.empty(0, np.int64)
 
 
 class Block(NamedTuple):
-    """Where a block is in its L0 object, its CRC32C, and its unpacked size.
+    """A block's place in its L0 object, its CRC32C, and its unpacked size.
 
-    `time_ms` is the log's time at which its records landed: their timestamp; `STAMPED` in a shared L1 object, whose blocks
-    hold the timestamp and the epoch of each record.
+    `time_ms` is the log's time at which its records landed, which is their timestamp. In a shared L1 object it is
+    `STAMPED`.
     """
 
     start: int
@@ -71,8 +71,8 @@ class Extent(msgspec.Struct, frozen=True):
 class L1File(msgspec.Struct, frozen=True):
     """An L1 object with the records `base_offset` to `last_offset`, both included.
 
-    `max_timestamp` is the newest of their timestamps: when the newest landed, by the log's time; `name` is its UUID. A hole
-    is an object without rows, for records that were given up.
+    `max_timestamp` is the log's time at which the newest of them landed; `name` is the object's UUID. A hole is an
+    object without rows, for records that were given up.
     """
 
     partition: int
@@ -113,7 +113,7 @@ class Hole(Outcome):
 
 
 class PartitionView(msgspec.Struct, frozen=True):
-    """A partition's offsets. Before anything landed the last reconciled offset is -1."""
+    """A partition's offsets. The last reconciled offset is -1 until a record is reconciled."""
 
     next_offset: int = 0
     last_reconciled_offset: int = -1
@@ -125,12 +125,12 @@ class PartitionView(msgspec.Struct, frozen=True):
 
 
 class TopicTotals(msgspec.Struct, frozen=True):
-    """Sums over a topic's partitions in one journal into which anything landed; they count records from the log starts
+    """Sums over those of a topic's partitions in one journal in which records have landed, counted from the log starts
     on.
 
     `lost_records` are the given-up records in `holes`, including those below a log start; `records` includes them.
     `misfits` counts all records that did not fit the value schema when they were lifted, including expired ones.
-    `dead_bytes` of `l1_bytes` are those of shared L1 objects that no partition lists any more.
+    `dead_bytes` is the part of `l1_bytes` that lies in shared L1 objects and that no partition lists any more.
     """
 
     partitions: int = 0
@@ -166,7 +166,7 @@ class UnreconciledObject:
 
     @property
     def bytes(self) -> int:
-        """Return how many bytes these blocks take as they are stored."""
+        """Return the stored size of these blocks."""
         return int(self.blocks["length"][self.needed].sum(dtype=np.int64))
 
     def block(self, number: int) -> Block:
@@ -183,7 +183,8 @@ class UnreconciledObject:
 
 @dataclass(slots=True)
 class TopicState:
-    """One journal's part of one incarnation of a topic; its columns have a row for each touched partition.
+    """One journal's part of one incarnation of a topic; its columns have a row for each partition in which something
+    has landed.
 
     `listed` are its L1 objects, or only their sums if the state was read without them.
     """
@@ -241,7 +242,7 @@ class TopicState:
         return extents
 
     def how_to_give_up(self, partition: int, offset: int) -> str:
-        """Return the command that gives up the object with an unreconciled record; empty if the record is not
+        """Return the command that gives up the object that holds an unreconciled record; empty if the record is not
         unreconciled.
         """
         keys = (e.key for e in self.extents(partition) if e.base_offset <= offset <= e.last_offset)
@@ -281,11 +282,11 @@ class TopicState:
         return of_partition
 
     def files(self, partition: int, start: int = 0) -> list[L1File]:
-        """Return the same as objects."""
+        """Return the same objects as `L1File`s."""
         return [l1_file(row) for row in self.l1_of(partition, start)]
 
     def shared_objects(self, topic: str, journal: int) -> list[UnreconciledObject]:
-        """Return the shared L1 objects, oldest first, in the form of L0 objects: each with its rows that are named."""
+        """Return the shared L1 objects, oldest first, in the form of L0 objects, each with its named rows."""
         return [
             UnreconciledObject(
                 shared_key(topic, self.revision, journal, o), o.epoch, -1, STAMPED, 0, o.blocks, o.extents()
@@ -294,8 +295,8 @@ class TopicState:
         ]
 
     def all_rows(self) -> Rows:
-        """Return all that the partitions list, their own L1 objects and their rows of shared ones, as rows of `L1_ROW` by
-        partition and offset. The bytes of a shared object's row are about its share.
+        """Return all L1 objects that the partitions list, including their rows of shared ones, as rows of `L1_ROW` by
+        partition and offset. The bytes of a shared object's row are an estimate.
         """
         if not self.shared:
             return self.l1
@@ -349,7 +350,9 @@ class TopicState:
         return np.searchsorted(self.partitions, partitions)
 
     def let_go(self, partitions: Rows, lasts: Rows) -> None:
-        """Remove the extents that end at or before `lasts` in these partitions; an object is removed with its last one."""
+        """Remove the extents that end at or before `lasts` in these partitions; an object is removed with its last
+        extent.
+        """
         kept = [replace(o, extents=o.extents[~_ended(o.extents, partitions, lasts)]) for o in self.objects]
         self.objects = [o for o in kept if len(o.extents)]
 
@@ -386,7 +389,7 @@ def l1_file(row: Any) -> L1File:
 
 
 def _ended(extents: Rows, partitions: Rows, lasts: Rows) -> Rows:
-    """Return which of the extents end at or before the record in `lasts` of their partition, if it is among these."""
+    """Return which of the extents belong to these partitions and end at or before their partition's offset in `lasts`."""
     at, is_there = indices_in(partitions, extents["partition"])
     ended: Rows = is_there & (extents["base"] + extents["records"] - 1 <= lasts[at])
     return ended

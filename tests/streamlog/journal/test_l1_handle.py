@@ -52,10 +52,10 @@ def test_a_repeated_expiry_changes_nothing() -> None:
     assert handle.land(expiry(topic, {0: 15, 1: 10})).refused == {}
     offset = handle.replica.offset
     again = handle.land(expiry(topic, {0: 15, 1: 5})).refused
-    assert set(again.values()) == {"it begins at record 15 already", "it begins at record 10 already"}
+    assert set(again.values()) == {"it already begins at record 15", "it already begins at record 10"}
     assert handle.replica.offset == offset
     (why,) = handle.land(expiry(topic, {0: 31, 1: 12})).refused.values()
-    assert "the next one will be 30" in why
+    assert "its next one will be 30" in why
     views = [handle.state.topic(topic.revision).view(p).log_start_offset for p in (0, 1)]
     assert views == [15, 12]
     assert handle.land(expiry(topic, {0: 20}, "another topic")).refused == {(topic.revision, 0): ANOTHER_TOPIC}

@@ -82,11 +82,11 @@ def test_records_are_admitted_up_to_the_last_offset_and_number() -> None:
     j.state.topics[REVISION].next_offsets[:] = MAX_OFFSET - 5
     admit(j.state, extents_of(REVISION, {0: 5}))
     for many in ([{0: 6}], [{0: 3}, {0: 3}]):
-        with pytest.raises(UsageError, match="more records than offsets are left"):
+        with pytest.raises(UsageError, match="more records than there are offsets left"):
             admit(j.state, *(extents_of(REVISION, records) for records in many))
     most = extents_of(REVISION, {1: 2**31 - 1})
     admit(JournalState(), most)
-    with pytest.raises(UsageError, match="more records than offsets are left"):
+    with pytest.raises(UsageError, match="more records than there are offsets left"):
         admit(JournalState(), most, extents_of(REVISION))
 
 
@@ -316,7 +316,7 @@ def test_objects_of_one_entry_are_admitted_one_after_another() -> None:
         extents_of(10, {0: 2}, key=key_of(10), producer=batch(0)), extents_of(10, {0: 3}, producer=batch(1))
     )
     assert [(e.log_offset, e.base_offset) for e in j.state.topic(REVISION).extents(0)] == [(offset, 0), (offset, 2)]
-    with pytest.raises(CorruptObjectError, match="sequence 4 where 3 is due"):
+    with pytest.raises(CorruptObjectError, match="sequence 4 instead of 3"):
         j.land(extents_of(10, producer=batch(2)), extents_of(10, producer=batch(4)))
 
 
@@ -348,7 +348,7 @@ def test_an_object_lands_whole_or_not_at_all() -> None:
 def test_records_beyond_the_last_offset_are_refused() -> None:
     j = Journal()
     most = 2**31 - 1
-    with pytest.raises(L0gcError, match="more records than offsets"):
+    with pytest.raises(L0gcError, match="more records than there are offsets"):
         admit(j.state, extents_of(5, {0: most}), extents_of(5, {0: 1}))
 
 
@@ -425,7 +425,7 @@ def test_a_partition_that_moved_on_is_refused_and_the_others_land() -> None:
     j.reconcile({0: 2})
     refused = fits(j.state, late)
     assert list(refused) == [(REVISION, 0)]
-    assert "records up to 2 are reconciled already" in refused[REVISION, 0]
+    assert "records up to 2 are already reconciled" in refused[REVISION, 0]
     left = late.without(refused)
     assert left is not None
     j.apply(left)
@@ -492,7 +492,7 @@ def test_misfits_that_no_reconcile_can_have_are_refused(misfits: dict[int, int])
     j = two_objects()
     with pytest.raises(UsageError, match=r"value schema|names no records"):
         reconciled(j.state, {0: 2, 1: 0}, misfits=misfits)
-    with pytest.raises(UsageError, match="rows that are not for it"):
+    with pytest.raises(UsageError, match="rows that are not allowed in it"):
         edit(EXPIRE, 1, starts=starts_of({0: 1}), misfits=np.array([(0, 1)], MISFITS))
 
 

@@ -474,7 +474,7 @@ def test_what_changes_until_it_lands_is_decided_where_it_lands(what: str) -> Non
     else:
         assert result.records == 0
         assert "records 3 to 5 of partition events/0 were not given up" in result.errors[0]
-        assert "are reconciled already" in result.errors[0]
+        assert "are already reconciled" in result.errors[0]
     reconcile_run(cluster)
     assert len(offsets_of(read(cluster, skip_holes=True))) == {"reconciled": 12, "given up": 9, "deleted": 6}.get(what)
 
