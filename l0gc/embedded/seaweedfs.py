@@ -4,8 +4,10 @@ The decisions here, and what makes them safe:
 
 - **`weed mini`, not `weed server`.** `mini` starts its parts one after the other, each as soon as the one before it answers:
   under a second. `server` starts them on fixed delays (3 s at best), and its first write may hang for up to 8 s more.
-- **Private.** It listens on 127.0.0.1 only, on ports that were free a moment ago, with credentials made up for this start.
-  Its environment is empty but for PATH and HOME: no variable or file of the user changes what it serves, or is written.
+- **Private.** It listens on 127.0.0.1 only, with credentials made up for this start. Its environment is empty but for PATH
+  and HOME: no variable or file of the user changes what it serves, or is written.
+- **Its ports are its own.** They are held from before its start until it stops (on Linux). A second server that was given
+  one of them would replace the first one's local sockets before it failed, and every write to the first would then hang.
 - **Ready means served.** `start` returns after a signed S3 request with this start's credentials succeeded, which no other
   server could answer. A server that exits early, as it does when it lost a port, is started again on other ports, a few
   times.
@@ -90,6 +92,7 @@ class SeaweedFS:
         self._warehouse = warehouse
         self._scratch: Path | None = None
         self._ports: dict[str, int] = {}
+        self._held = contextlib.ExitStack()
         self._server: _BoundProcess | None = None
         self._owner = os.getpid()
 
@@ -164,6 +167,7 @@ class SeaweedFS:
             for port in self._ports.values():
                 for socket_file in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108 - its fixed place
                     socket_file.unlink(missing_ok=True)
+        self._held.close()
         scratch, self._scratch = self._scratch, None
         if scratch is not None:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -192,11 +196,12 @@ class SeaweedFS:
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
         identity = {"name": "l0gc", "credentials": credentials, "actions": actions}
         identities.write_text(json.dumps({"identities": [identity]}))
-        names = [*(name for part in LISTENERS for name in (part, f"{part}.grpc")), "iceberg"]
-        self._ports = dict(zip(names, _free_ports(len(names)), strict=True))
-        if self._port is not None:
-            _refuse_if_taken(self._port)
-            self._ports["s3"] = self._port
+        # The port that was asked for comes first: no other part can then be given it.
+        for name in ("s3", *(name for part in LISTENERS for name in (part, f"{part}.grpc") if name != "s3"), "iceberg"):
+            holder = self._held.enter_context(_hold(self._port if name == "s3" and self._port else 0))
+            self._ports[name] = int(holder.getsockname()[1])
+        if sys.platform != "linux":  # elsewhere only one socket can be bound to a port
+            self._held.close()
         iceberg = self._ports["iceberg"] if self._warehouse else 0
         self._server = _BoundProcess(
             [
@@ -301,25 +306,21 @@ class _BoundProcess:
         return (" / ".join(fatal[:1] or lines[-3:]) or "(it printed nothing)")[-600:]
 
 
-def _refuse_if_taken(port: int) -> None:
-    with socket.socket() as listener:
-        # A server that ended a moment ago does not count.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((HOST, port))
-        except OSError as error:
-            raise EmbeddedServerError(
-                f"port {port} of {HOST} is not available ({error.strerror}); choose another one, or leave it out to "
-                f"use a free one"
-            ) from error
+def _hold(port: int) -> socket.socket:
+    """Return a socket that is bound to `port`, or to a free port if that is 0, and that does not listen.
 
-
-def _free_ports(count: int) -> list[int]:
-    """Return different ports on which nobody listens now; all are held until the last one is found."""
-    with contextlib.ExitStack() as listeners:
-        ports = []
-        for _ in range(count):
-            listener = listeners.enter_context(socket.socket())
-            listener.bind((HOST, 0))
-            ports.append(int(listener.getsockname()[1]))
-        return ports
+    While it is open, the kernel gives the port to no other process that asks for a free one. On Linux, a server that
+    names the port and reuses addresses, as weed does, can listen on it.
+    """
+    holder = socket.socket()
+    # Also ignores connections of a server that ended a moment ago.
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        holder.bind((HOST, port))
+    except OSError as error:
+        holder.close()
+        raise EmbeddedServerError(
+            f"port {port} of {HOST} is not available ({error.strerror}); choose another one, or leave it out to "
+            f"use a free one"
+        ) from error
+    return holder

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import boto3
 import pytest
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.weed
+
+PORTS = 2 * len(seaweedfs.LISTENERS) + 1
 
 
 @pytest.fixture(scope="module")
@@ -233,19 +236,47 @@ def test_the_server_outlives_the_thread_that_started_it() -> None:
         server.stop()
 
 
-def test_a_lost_port_costs_an_attempt_not_the_start(monkeypatch: pytest.MonkeyPatch, server: SeaweedFS) -> None:
-    taken = int(server.endpoint_url.rsplit(":", 1)[1])
-    free_ports = seaweedfs._free_ports
-    attempts = []
+def test_a_lost_port_costs_an_attempt_not_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    hold = seaweedfs._hold
+    with socket.socket() as taken:
+        taken.bind((seaweedfs.HOST, 0))
+        held = []
 
-    def first_all_taken(count: int) -> list[int]:
-        attempts.append(count)
-        return [taken] * count if len(attempts) == 1 else free_ports(count)
+        def first_is_lost(port: int) -> socket.socket:
+            held.append(port)
+            return taken.dup() if len(held) == 1 else hold(port)
 
-    monkeypatch.setattr(seaweedfs, "_free_ports", first_all_taken)
-    with SeaweedFS() as second:
-        assert second.client().list_buckets()["Buckets"] == []
-    assert len(attempts) == 2
+        monkeypatch.setattr(seaweedfs, "_hold", first_is_lost)
+        with SeaweedFS() as second:
+            assert second.client().list_buckets()["Buckets"] == []
+    assert len(held) == 2 * PORTS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port cannot be held for another process")
+def test_no_process_is_given_the_ports_of_a_server_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers of one port fail worse than one lost port: the second takes the first's local sockets, and writes hang."""
+    held: list[int] = []
+    launch = seaweedfs._BoundProcess
+
+    def while_nothing_listens(*arguments: Any, **options: Any) -> Any:
+        held.extend(port for port in own._ports.values() if not can_bind(port))
+        return launch(*arguments, **options)
+
+    monkeypatch.setattr(seaweedfs, "_BoundProcess", while_nothing_listens)
+    own = SeaweedFS()
+    with own:
+        assert len(held) == len(set(held)) == PORTS
+        assert [port for port in own._ports.values() if can_bind(port)] == []
+
+
+def can_bind(port: int) -> bool:
+    """Return whether the kernel could give the port to a process that asks for a free one."""
+    with socket.socket() as other:
+        try:
+            other.bind((seaweedfs.HOST, port))
+        except OSError:
+            return False
+    return True
 
 
 def test_a_server_that_cannot_run_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -291,8 +322,9 @@ def test_a_directory_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Pat
         SeaweedFS(file).start()
 
 
-def test_when_every_port_is_lost_the_error_says_so(monkeypatch: pytest.MonkeyPatch, server: SeaweedFS) -> None:
-    taken = int(server.endpoint_url.rsplit(":", 1)[1])
-    monkeypatch.setattr(seaweedfs, "_free_ports", lambda count: [taken] * count)
-    with pytest.raises(EmbeddedServerError, match=str(taken)):
-        SeaweedFS().start()
+def test_when_every_port_is_lost_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind((seaweedfs.HOST, 0))
+        monkeypatch.setattr(seaweedfs, "_hold", lambda _port: taken.dup())
+        with pytest.raises(EmbeddedServerError, match=str(taken.getsockname()[1])):
+            SeaweedFS().start()
