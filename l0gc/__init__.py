@@ -1,6 +1,7 @@
 """l0gc: epoch-based garbage collection for level-zero (L0) objects in object storage.
 
-The library starts at `l0gc.open`. It is imported on first use, so that `import l0gc` and `l0gc --help` stay fast.
+The library's entry point is `l0gc.open`. The library is imported on first use, so that `import l0gc` and `l0gc --help`
+stay fast.
 """
 
 __version__ = "0.1.0"

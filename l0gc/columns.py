@@ -1,7 +1,7 @@
 """Build Arrow columns from Python lists and from buffers.
 
-pyarrow's own conversion imports pandas first, which costs a command 0.2 s and 40 MiB. This module decides nothing. The
-packages that read and write Arrow and Parquet build on it.
+pyarrow's own conversion imports pandas first, which costs a command 0.2 s and 40 MiB. This module makes no decisions.
+The packages that read and write Arrow and Parquet build on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def integers(values: Sequence[int]) -> pa.Array:
 
 
 def numbers(values: Any) -> pa.Array:
-    """Return a column of 64-bit integers from a numpy array; other widths are converted."""
+    """Return a column of 64-bit integers from a numpy array; convert integers of other widths."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))])
 
 
@@ -35,7 +35,7 @@ def binary(values: Sequence[bytes | None]) -> pa.Array:
 
 
 def cut(sizes: Any, data: pa.Buffer, kind: pa.DataType | None = None) -> pa.Array:
-    """Return a column of byte strings, or of `kind`, from consecutive slices of `data`, less than 2 GiB in total.
+    """Return a column of byte strings, or of `kind`, cut from consecutive slices of `data`, less than 2 GiB in total.
 
     A negative size stands for null.
     """
@@ -51,7 +51,7 @@ def uncut(column: pa.Array) -> tuple[Any, memoryview]:
     sizes = np.diff(np.frombuffer(column.buffers()[1], np.int32)[column.offset :][: len(column) + 1])
     if column.null_count:
         sizes[~is_valid(column)] = -1
-        column = column.drop_null()  # bytes may lie below a null
+        column = column.drop_null()  # a null may have bytes
     if not len(column):
         return sizes, memoryview(b"")
     _, offsets, content = column.buffers()
@@ -66,7 +66,7 @@ def lengths(column: pa.Array) -> Any:
 
 
 def bitmap(valid: Any) -> pa.Buffer | None:
-    """Return a column's validity bitmap: which values are not null; None if all are present."""
+    """Return a column's validity bitmap, in which each bit is set if its value is not null; None if no value is null."""
     return None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
@@ -74,7 +74,7 @@ def is_valid(column: pa.Array) -> Any:
     """Return which values of a column are not null."""
     if not column.null_count:
         return np.ones(len(column), np.bool_)
-    if (bitmap_of := column.buffers()[0]) is None:  # its type is null
+    if (bitmap_of := column.buffers()[0]) is None:  # the column's type is null
         return np.zeros(len(column), np.bool_)
     bits = np.unpackbits(np.frombuffer(bitmap_of, np.uint8), bitorder="little")  # to_numpy imports pandas
     return bits[column.offset : column.offset + len(column)].astype(np.bool_)

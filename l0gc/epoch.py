@@ -1,7 +1,8 @@
-"""Cluster epochs: which values are valid, and which value precedes one.
+"""Cluster epochs: the valid values, and the predecessor of each.
 
 An epoch is the offset of the controller log's last entry, unless an operator makes it jump. It is an int64 that only
-grows. L0 keys hold it in 18 digits, which is the tighter bound. Source: the cluster epoch of Redpanda Cloud Topics.
+grows. L0 keys store it in 18 digits, which is a tighter bound than 64 bits. Source: the cluster epoch of Redpanda Cloud
+Topics.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import Final
 
 EPOCH_DIGITS: Final = 18
 MAX_EPOCH: Final = 10**EPOCH_DIGITS - 1
-"""The largest epoch that an L0 key can hold. At one epoch per microsecond it lasts 31,000 years."""
+"""The largest epoch that an L0 key can hold. At one epoch per microsecond, it is reached after 31,000 years."""
 HIGHEST_JUMP: Final = MAX_EPOCH - 10**12
-"""The highest epoch that an operator may jump to; this leaves many more to continue with."""
+"""The highest epoch that an operator may jump to. It leaves 10^12 epochs to continue with."""
 
 NO_WATERMARK: Final = -1
-"""The watermark below every epoch: nothing may be deleted."""
+"""A watermark below every epoch, which allows no deletion."""
 
 
 def is_epoch(value: int) -> bool:

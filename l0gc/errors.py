@@ -1,7 +1,7 @@
 """Every error that l0gc raises on purpose, and its exit code.
 
-All errors form one tree, so that callers can catch a group of them, and the command line can turn each into one sentence
-and an exit code. A message names the thing, the value and the way out. It never holds a secret.
+All errors form one tree, so that callers can catch a group of them, and the command line can turn each into one
+sentence and an exit code. A message names the thing, the value and the way out. It never contains a secret.
 
 Exit codes: 0 done, 1 unexpected, 2 usage, 3 some objects failed (the rest is done), 4 refused for safety, 5 not
 initialised or not found, 6 the store lacks something that l0gc needs; 129, 130 and 143 stopped by a signal.
@@ -18,7 +18,7 @@ _NAMED: Final = 3
 
 
 def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
-    """Return the way out of a misspelt name: the nearest valid name, or how to list the names."""
+    """Return a hint for a misspelt name: the nearest valid name, or `otherwise`, which says how to list the names."""
     import difflib
 
     near = difflib.get_close_matches(name, list(names), 1)
@@ -26,16 +26,16 @@ def suggestion(name: str, names: Iterable[str], otherwise: str) -> str:
 
 
 def fault_of(error: object, key: str = "") -> str:
-    """Return an error's message without the remedy at its end, for a text that has another remedy.
+    """Return an error's message without the remedy at its end, for a text that gives a different remedy.
 
-    A text that has already named the `key` of the object gets "it" in place of the key.
+    The message has "it" in place of the object's `key`, if the text has already named the key.
     """
     fault = str(error).partition("; restore ")[0]
     return f"it{fault.removeprefix(key)}" if key and fault.startswith(f"{key} ") else fault
 
 
 def installing(extra: str = "") -> str:
-    """Return the command that installs l0gc, with an extra; it is not published, so it needs a checkout."""
+    """Return advice to install l0gc, with an extra, from a checkout, since l0gc is not published."""
     package = f"'.[{extra}]'" if extra else "."
     return f"run pip install {package} in a checkout of l0gc"
 
@@ -55,18 +55,19 @@ class L0gcError(Exception):
         return without_secrets(super().__str__())
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the message and the attributes, whatever else `__init__` requires: a process that cannot unpickle an
-        error waits for it for ever."""
+        """Pickle the message and the attributes, whatever else `__init__` requires. A process that cannot unpickle an
+        error waits for it for ever.
+        """
         return rebuilt, (type(self), self.args), vars(self)
 
 
 def rebuilt(kind: type[L0gcError], args: tuple[object, ...]) -> L0gcError:
-    """Return an error with these arguments, of which the first is its message, without calling `__init__`."""
+    """Return an error with these arguments, the first of which is its message, without calling `__init__`."""
     return kind.__new__(kind, *args)
 
 
 def unexpected(e: Exception) -> L0gcError:
-    """Return an error for an exception that l0gc does not raise itself; that becomes its cause."""
+    """Return an error whose cause is `e`, an exception that l0gc did not raise on purpose."""
     error = L0gcError(f"unexpected {type(e).__name__}: {e}")
     if isinstance(e, RuntimeError) and "can't start new thread" in str(e):
         error = L0gcError("this user may start no more threads: raise ulimit -u, or the container's limit of pids")
@@ -99,7 +100,7 @@ class PartialFailureError(L0gcError):
 
     @classmethod
     def of(cls, sentence: str, errors: Sequence[str]) -> PartialFailureError | None:
-        """Return an error with the sentence and the first few of these errors, or None if there are no errors.
+        """Return an error with the sentence and the first few of these errors, or None if `errors` is empty.
 
         The result holds all of them.
         """
@@ -115,7 +116,7 @@ class PartialFailureError(L0gcError):
 class SafetyError(L0gcError):
     """Continuing could delete or hide a live object, so nothing was done.
 
-    Remedy: Follow the message; no other run deletes either until that is done.
+    Remedy: Follow the message; until then, no other run deletes anything either.
     """
 
     exit_code = 4
@@ -136,7 +137,8 @@ class ClusterMismatchError(SafetyError):
 
 
 class EpochRegressionError(SafetyError):
-    """The bucket contains epochs that the controller has not reached: its log is older than the data (hazard 10).
+    """The bucket contains epochs that the controller has not reached: the controller's log is older than the data
+    (hazard 10).
 
     Remedy: Restore the newest controller log, or jump above the highest epoch (`l0gc epoch advance --above`).
     """
@@ -152,7 +154,7 @@ class SetBackError(SafetyError):
 class LostWatermarkError(SafetyError):
     """`published.json` is gone, though M was published before (hazard 38).
 
-    Remedy: Restore it, or compute M after a look at the logs (`l0gc compute-watermark --accept-lost`).
+    Remedy: Restore it, or check the logs and compute M again (`l0gc compute-watermark --accept-lost`).
     """
 
 
@@ -176,7 +178,7 @@ class PausedError(SafetyError):
 class NotFoundError(L0gcError):
     """The named thing does not exist.
 
-    Remedy: Correct the name, or create what it names.
+    Remedy: Correct the name, or create the missing thing.
     """
 
     exit_code = 5
@@ -197,17 +199,17 @@ class BucketNotFoundError(NotFoundError):
 
 
 class PartitionClosedError(NotFoundError):
-    """The partition's topic was deleted; its log accepts no more entries.
+    """The partition's topic was deleted; the journal accepts no more entries for the topic.
 
     Remedy: Stop the writer, or create the topic again.
     """
 
 
 class OffsetOutOfRangeError(NotFoundError):
-    """Records below the log start offset were requested, which retention or `delete-records` has moved, or records above
-    the next offset.
+    """The requested records lie below the log start offset, which retention or `delete-records` has moved, or above the
+    next offset.
 
-    Remedy: Read from an offset between the two, which the message names.
+    Remedy: Read from an offset between the two that the message names.
     """
 
 
@@ -219,9 +221,9 @@ class RecordsLostError(NotFoundError):
 
 
 class ObjectNotFoundError(NotFoundError):
-    """The object does not exist; `date_ms` is the store's clock in that answer, if it sent one.
+    """The object does not exist; `date_ms` is the store's time in its answer, if it sent one.
 
-    Remedy: Restore the object if a journal names it; `l0gc runs find KEY` shows who deleted it.
+    Remedy: Restore the object if a journal names it; `l0gc runs find KEY` shows which run deleted it.
     """
 
     date_ms: int | None = None
@@ -246,7 +248,7 @@ class UnsupportedFormatError(StoreUnfitError):
     """
 
 
-# -- 1: the store failed, or did not let us ---------------------------------------------------------------------------
+# -- 1: the store failed, or refused a request ------------------------------------------------------------------------
 
 
 class StoreError(L0gcError):
@@ -266,12 +268,12 @@ class StoreUnreachableError(StoreError):
 class StoreSilentError(StoreUnreachableError):
     """The store left requests unanswered for as long as the run waits (`--store-timeout`); this one was not sent.
 
-    Remedy: See whether the store and the network are up, or raise `--store-timeout`.
+    Remedy: Check that the store and the network are up, or raise `--store-timeout`.
     """
 
 
 class RequestRefusedError(StoreError):
-    """The store refused a request by name: the same request would be refused again.
+    """The store refused a request with a specific error code; the same request would be refused again.
 
     Remedy: Change the value that the message names.
     """
@@ -313,7 +315,7 @@ class StoreTimeoutError(StoreError):
 
 
 class RefusedObjectError(CorruptObjectError, StoreError):
-    """The store refuses one object by name and serves others: it is archived, or its key is disabled.
+    """The store refuses one object and serves others: the object is archived, or its encryption key is disabled.
 
     Code that continues past a damaged object continues past this one too. The object may be intact, so it is never
     reported as lost.
@@ -335,7 +337,7 @@ class UnansweredObjectError(CorruptObjectError, StoreError):
 
 
 class OutputFailedError(L0gcError):
-    """Stdout or the output file cannot be written: its disk is full, or it is closed. The work may be done.
+    """Stdout or the output file cannot be written, because its disk is full or it is closed. The work may be done.
 
     Remedy: Free the disk, or name another file.
     """
@@ -345,7 +347,7 @@ class OutputFailedError(L0gcError):
 
 
 class EndedError(L0gcError):
-    """Ends a command whose exit code depends on what happened.
+    """A command ends with an exit code that depends on the outcome.
 
     Remedy: Follow the message.
     """
@@ -386,12 +388,12 @@ class LogOvertakenError(LogConflictError):
 class AppendOutcomeUnknownError(ProtocolError):
     """It is unknown whether an append landed. It is not reported as landed, and not repeated at another offset.
 
-    Remedy: Run the command again, an upload with its `--producer`.
+    Remedy: Run the command again; repeat an upload with its `--producer`.
     """
 
 
 class StaleClusterEpochError(ProtocolError):
-    """The epoch lies below a partition's window: stamp the data with a fresh epoch and upload it again.
+    """The epoch lies below a partition's window, so the data needs a fresh epoch.
 
     Remedy: Upload the data again.
     """
@@ -420,7 +422,7 @@ class UnknownProducerError(ProtocolError):
 
 
 class InputPositionMovedError(ProtocolError):
-    """Another run of the same upload job has landed more of this input; continue after `landed` records.
+    """Another run of the same upload has landed more of this input; continue after `landed` records.
 
     Remedy: Repeat the upload under the same `--producer`.
     """
@@ -433,11 +435,11 @@ class InputPositionMovedError(ProtocolError):
 
 
 class BatchMismatchError(ProtocolError):
-    """A sink's batch number has landed with other rows, or a later batch has landed (hazard 30).
+    """A sink's batch has already landed with other rows, or a later batch has landed (hazard 30).
 
     Remedy: Restore the query's newest checkpoint.
     """
 
 
 UNREADABLE: Final = (CorruptObjectError, ObjectNotFoundError)
-"""The errors that concern one object alone: it is damaged or gone, or the store refuses it."""
+"""The errors that concern a single object: it is damaged or gone, or the store refuses it."""

@@ -15,22 +15,22 @@ logging.getLogger("l0gc").addHandler(
 
 
 def event(name: str, **fields: Any) -> dict[str, Any]:
-    """Return the `extra` of a logging call: the event's name and its numbers. Neither may contain a secret."""
+    """Return the `extra` of a logging call: the event's name and its numbers. They must not contain secrets."""
     return {"event": name, "fields": fields}
 
 
 def scalars(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain values of a result; for a list, its length."""
+    """Return the plain values of a result, and the lengths of its lists."""
     plain = {k: len(v) if isinstance(v, Sized) and not isinstance(v, str | dict) else v for k, v in data.items()}
     return {k: v for k, v in plain.items() if v is None or isinstance(v, bool | int | float | str)}
 
 
 @runtime_checkable
 class Progress(Protocol):
-    """Receives the current step, and how much of it is done if known; `fields` go to the log."""
+    """Receives the current step and, if known, how much of it is done. The `fields` go to the log."""
 
     def __call__(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None: ...
 
 
 def quiet(text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
-    """Ignore the progress."""
+    """Ignore progress."""

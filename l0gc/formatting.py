@@ -1,4 +1,4 @@
-"""Format numbers for people, the same on the terminal and on the page; results as JSON; the cost of garbage (pure)."""
+"""Format numbers, in the same way for the terminal and the report, results as JSON, and the cost of garbage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from l0gc.errors import L0gcError, PartialFailureError
 STANDARD_PRICE: Final = 0.023
 """Dollars per GB and month: the price of S3 Standard in us-east-1 for the first 50 TB."""
 GB: Final = 1 << 30
-"""The size of a GB on S3's bill."""
+"""The bytes of a GB on S3's bill."""
 
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 """The units in which durations are written."""
@@ -25,19 +25,19 @@ _SPANS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
 class Outcome:
-    """What a command did or found. Its fields are the command's JSON; docs/reference/json.md explains them."""
+    """The result of a command. Its fields are the command's JSON; docs/reference/json.md explains them."""
 
     __slots__ = ()
     hidden: ClassVar[frozenset[str]] = frozenset()
-    """Fields that are not in the JSON."""
+    """The fields that the JSON omits."""
     derived: ClassVar[tuple[str, ...]] = ()
-    """Properties that are in the JSON."""
+    """The properties that the JSON includes."""
     unfinished: ClassVar[str] = ""
     """The message of a run that has `errors`."""
 
     @property
     def problem(self) -> L0gcError | None:
-        """Return the error that the command ends with, for work left undone or a problem found; None if all is well."""
+        """Return the error with which the command ends if it left work undone or found a problem; otherwise None."""
         return PartialFailureError.of(self.unfinished, getattr(self, "errors", [])) if self.unfinished else None
 
     def to_json(self) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Outcome:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def measures(self) -> dict[str, Any]:
-        """Return numbers for the metrics that are not in the JSON."""
+        """Return numbers that the metrics have and the JSON omits."""
         return {}
 
 
@@ -104,7 +104,9 @@ def moment(ms: int, between: str = " ") -> str:
 
 
 def amount(text: str, units: Mapping[str, int]) -> int | None:
-    """Return a number with one of the units, or without a unit if the empty one is among them; None for other text."""
+    """Return the amount that a number with one of the units means; None for other text. A number without a unit is
+    accepted if `units` contains the empty unit.
+    """
     m = _AMOUNT.fullmatch(text.strip().lower())
     return int(m[1]) * units[m[2]] if m is not None and m[2] in units else None
 
@@ -112,13 +114,13 @@ def amount(text: str, units: Mapping[str, int]) -> int | None:
 def seconds_of(text: str) -> int | None:
     """Return the seconds of a duration such as `30s`, `15m`, `2h`, `7d` or `0`; None for other text.
 
-    A number without a unit may be meant in minutes or days, so it is not a duration.
+    A number without a unit could mean minutes or days, so it is not accepted.
     """
     return 0 if text.strip() == "0" else amount(text, SECONDS)
 
 
 def as_duration(seconds: float) -> str:
-    """Return seconds as `seconds_of` reads them, in the largest unit that fits."""
+    """Return seconds in the form that `seconds_of` reads, in the largest unit that fits."""
     unit = next((u for u in "dhm" if seconds and seconds % SECONDS[u] == 0), "s")
     return f"{seconds / SECONDS[unit]:.0f}{unit}"
 

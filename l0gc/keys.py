@@ -1,7 +1,7 @@
 """The bucket's layout: L0 keys, and the paths under `l0gc/` and `level_one/`.
 
-What makes deletion safe: a key is an L0 key only if it has exactly the layout's shape (width, ASCII digits, UUID). All
-other keys parse to None; they are counted and shown, but never deleted (hazard 13).
+Deletion relies on this module: a key is an L0 key only if it has exactly the layout's shape (width, ASCII digits,
+UUID). All other keys parse to None; they are counted and shown, but never deleted (hazard 13).
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ _SAFE_DIGITS: Final = 18
 """A number of at most this many digits is always a valid epoch."""
 
 JUMP: Final = "~"
-"""Sorts after every digit and '/'. So `<shard>~` lies after all keys of a shard and before the next shard. It is not a
-"directory" name; some stores would skip such a directory when a listing starts at its name (hazard 12).
+"""A character that sorts after every digit and '/', so that `<shard>~` lies after all keys of a shard and before the
+next shard. It cannot be the name of a "directory"; some stores skip a directory if a listing starts at its name (hazard
+12).
 """
 
 
@@ -121,7 +122,7 @@ class KeyLayout:
 
     @cached_property
     def field_bounds(self) -> tuple[int, int, int, int]:
-        """Return where the shard begins and ends in a key, and where the epoch does. Every field has a fixed width."""
+        """Return where the shard and the epoch begin and end in a key. Every field has a fixed width."""
         before, shard, between, epoch, _, _ = self._parts
         a, b, c, d = accumulate((len(before), shard, len(between), epoch))
         return a, b, c, d
@@ -137,7 +138,7 @@ class KeyLayout:
         return epochs
 
     def shard_text(self, key: str) -> str:
-        """Return the digits of the shard in `key` for display; in a foreign key, whatever text is there."""
+        """Return the digits of the shard in `key` for display; for a foreign key, return the text at that place."""
         return key[self.field_bounds[0] : self.field_bounds[1]]
 
     def shard_prefix(self, shard: int) -> str:
@@ -145,15 +146,17 @@ class KeyLayout:
         return f"{self._parts[0]}{shard:0{self._parts[1]}}"
 
     def before_shard(self, shard: int) -> str:
-        """Return a `StartAfter` between all keys of shard - 1 and all keys of `shard`; empty for the first shard."""
+        """Return a `StartAfter` between the keys of the previous shard and those of `shard`; empty for the first shard."""
         return self.shard_prefix(shard - 1) + JUMP if shard > 0 else ""
 
     def before_epoch(self, shard: int, epoch: int) -> str:
-        """Return a `StartAfter` between the keys of `shard` below `epoch` and the rest of it, as `before_shard` does."""
+        """Return a `StartAfter` between the keys of `shard` below `epoch` and its other keys."""
         return self.before_shard(shard) if epoch <= 0 else f"{self._up_to_epoch(shard, epoch - 1)}{JUMP}"
 
     def before_name(self, shard: int, epoch: int, first: int) -> str:
-        """Return the same within an epoch, for names whose first two hexadecimal digits are `first` (0 to 255)."""
+        """Return a `StartAfter` before the keys of an epoch whose names begin with the byte `first` (0 to 255), in
+        hexadecimal.
+        """
         if first <= 0:
             return self.before_epoch(shard, epoch)
         return f"{self._up_to_epoch(shard, epoch)}{self._parts[4]}{first - 1:02x}{JUMP}"
@@ -185,8 +188,8 @@ class PartitionId(msgspec.Struct, frozen=True):
 class L1Key(NamedTuple):
     """The fields of an L1 object's key.
 
-    That of a shared object, with records of many partitions, names their `journal`; its `partition`, `base` and `last` are
-    -1. In other keys `journal` is -1.
+    The key of a shared object, which has records of many partitions, names their `journal`; its `partition`, `base` and
+    `last` are -1. In other keys, `journal` is -1.
     """
 
     topic: str
@@ -208,7 +211,7 @@ CONTROLLER_LOG: Final = "l0gc/controller/"
 JOURNALS: Final = "l0gc/journal/"
 PUBLISHED_WATERMARK: Final = "l0gc/watermarks/published.json"
 PUBLISHED_COPY: Final = "l0gc/controller/published.json"
-"""In the folder without which there is no cluster."""
+"""A copy of M in the controller's folder, which exists in every cluster."""
 SCANS: Final = "l0gc/watermarks/scans/"
 RUNS: Final = "l0gc/runs/"
 SHADOW: Final = "shadow/"
@@ -224,15 +227,14 @@ def journal_log(journal: int) -> str:
 
 
 def level_one(p: PartitionId, epoch: int, base: int, last: int, name: str) -> str:
-    """Return the key of an L1 object with the records `base` to `last`, inclusive; `epoch` is that of the run that
-    wrote it.
-    """
+    """Return the key of an L1 object with the records `base` to `last`, inclusive, written by a run at `epoch`."""
     return f"{L1_DATA}{p.path}/{epoch:018}/{base:020}-{last:020}-{name}.parquet"
 
 
 def level_one_shared(topic: str, revision: int, journal: int, epoch: int, name: str) -> str:
-    """Return the key of a shared L1 object: records of many of the topic's partitions in one journal. The key names the
-    journal, so that a search for orphans asks no other. It sorts after the keys of single partitions.
+    """Return the key of a shared L1 object, which has records of many of the topic's partitions in one journal. The key
+    names the journal, so that a search for orphans reads no other journal. It sorts after the keys of single
+    partitions.
     """
     return f"{L1_DATA}{topic}-{revision}/j{journal:04}/{epoch:018}/{name}"
 
@@ -254,7 +256,7 @@ def parse_level_one(key: str) -> L1Key | None:
 
 
 def check_topic_name(name: str) -> str:
-    """Return `name`, if it can be a topic's.
+    """Return `name`, if it is a valid name of a topic.
 
     Raises:
         UsageError: it is empty, too long, begins with '-', or has characters other than letters, digits, '.', '_' and '-'.

@@ -1,10 +1,10 @@
 """The options of each operation, each described once.
 
-These structs determine the commands' options, the library's keywords (`api/keywords.py`, generated), what `gc` passes to
-its steps, the sections of the settings file, and the tables of the documents. A field is an option: its default is the
-option's default, and its line under `Attributes` is the option's help. A name ends with its unit, if it has one: `_s` for
-seconds, `_bytes` for bytes. Only the command line parses texts such as `7d` or `4MiB`; the library takes a `timedelta`
-for seconds. A value that is out of bounds is refused, whatever its source.
+These structs determine the commands' options, the library's keywords (`api/keywords.py`, generated), what `gc` passes
+to its steps, the sections of the settings file, and the tables of the documents. A field is an option: its default is
+the option's default, and its line under `Attributes` is the option's help. If an option has a unit, its name ends with
+it: `_s` for seconds, `_bytes` for bytes. Only the command line parses texts like `7d` or `4MiB`; the library also
+accepts a `timedelta` for seconds. A value that is out of bounds is refused, whatever its source.
 """
 
 import inspect
@@ -24,23 +24,25 @@ from l0gc.limits import MAX_BATCH_BYTES
 HOUR_S: Final = 3600
 DAY_S: Final = 24 * HOUR_S
 FOLLOW_S: Final = 1.0
-"""How long a follower of a topic waits between two looks."""
+"""How long a follower of a topic waits between two checks for new records."""
 PARTITIONS_SHOWN: Final = 20
 """How many partitions of a topic are shown by default."""
 PIN_TTL_S: Final = DAY_S
-"""How long a pin lives by default: longer than a backup takes."""
+"""How long a pin lasts by default: longer than a backup takes."""
 LEASE_S: Final = 600
-"""How long a pin lives after its last renewal, if a process renews it."""
+"""How long a pin that a process renews lasts after its last renewal."""
 MIB: Final = 1 << 20
 
 TimestampUnit = Literal["s", "ms", "us", "ns"]
 LENGTH_BYTES: Final = 4
-"""The length before a record in format length-prefixed, the highest byte first."""
+"""The bytes of the length before a record in the format length-prefixed, the highest byte first."""
 EARLY_MS: Final = 631_152_000_000
-"""The beginning of 1990, for guards: a lower number of milliseconds is probably one of seconds, which is read as 1970."""
+"""The beginning of 1990. A lower time in milliseconds is refused: it was probably given in seconds and would mean a day
+in 1970.
+"""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN: Final = 60
-"""How much of a refused value a message shows."""
+"""How many characters of a refused value a message shows."""
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
@@ -50,7 +52,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Size = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 TotalSize = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
-"""Of a whole run, whose bytes are never in memory at once."""
+"""The size of the data of a whole run, which is never in memory at once."""
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +64,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, options: Mapping[str, object]) -> Self:
-        """Return an operation with the options that the library was given; durations may be a `timedelta`."""
+        """Return an operation with the options that a caller of the library gave; a duration may be a `timedelta`."""
         return cls(**options)
 
     @classmethod
@@ -72,17 +74,17 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def checked_value(name: str, value: object, kind: Any) -> Any:
-    """Return a value as its type has it, for an option or an argument of a public method (hazard 31).
+    """Return the value of an option, or of an argument of a public method, converted to its type (hazard 31).
 
     Raises:
-        UsageError: it is of another type or out of bounds, a number beyond 64 bits, or a text that is not
-            Unicode or has a null byte.
+        UsageError: the value has another type, is out of bounds or beyond 64 bits, or is a text that is not Unicode or
+            has a null byte.
     """
     try:
         converted = msgspec.convert(_in_its_unit(name, value), kind)
         _check_storable(converted)
         return str(converted) if isinstance(converted, str) else converted  # a plain str, which all encoders accept
-    # msgspec raises the last two for an object of numpy that it takes for a mapping.
+    # msgspec raises the last two for an object of numpy that it mistakes for a mapping.
     except (msgspec.ValidationError, ValueError, AttributeError, LookupError) as e:
         shown = repr(value)
         shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
@@ -91,7 +93,7 @@ def checked_value(name: str, value: object, kind: Any) -> Any:
 
 
 def _in_its_unit(name: str, value: object) -> object:
-    """Return a duration as the seconds or milliseconds that the name requires, and a moment as milliseconds."""
+    """Return a duration in the unit in which the name ends, and a time as milliseconds since 1970."""
     match value:
         case timedelta() if name.endswith(("_s", "_ms")):
             if value < timedelta():
@@ -107,16 +109,16 @@ def _in_its_unit(name: str, value: object) -> object:
 
 
 def refuse_early(time_ms: float, way_out: str) -> None:
-    """Raise `ValueError` for a number of milliseconds before 1990; 0 is the same time in every unit."""
+    """Raise `ValueError` for a time before 1990, except 0, which is the same time in every unit."""
     if 0 < time_ms < EARLY_MS:
         day = (_EPOCH + timedelta(milliseconds=time_ms)).date()
         raise ValueError(f"{time_ms} milliseconds are {day}, so it is probably in another unit; {way_out}")
 
 
 def _check_storable(value: object) -> None:
-    """Raise `ValueError` for a number or text, also within a sequence, that no entry can store."""
+    """Raise `ValueError` for a number or text that no entry can store, alone or in a sequence."""
     match value:
-        case int() | float() if not -(2**63) <= value < 2**63:  # NaN is not either
+        case int() | float() if not -(2**63) <= value < 2**63:  # refuses NaN, too
             raise ValueError("it must fit into 64 bits")
         case str() | Path():
             text = str(value)
@@ -151,10 +153,10 @@ def step_of(kind: Any) -> type[Operation] | None:
 
 
 def written(operation: type[Operation], name: str) -> str:
-    """Return an option's name on the command line, in the environment and in the settings file: `min-age`,
+    """Return an option's name on the command line, in the environment and in the settings file, e.g. `min-age`,
     `no-record`.
 
-    Values there have units, so names need none. An option that is on by default is written in its negated form.
+    The values have units there, so the names have none. An option that is on by default has its negated name.
     """
     names = dict(zip(operation.__struct_fields__, operation.__struct_encode_fields__, strict=True))
     text = re.sub(r"_m?s$", "", names[name]).replace("_", "-")
@@ -163,7 +165,9 @@ def written(operation: type[Operation], name: str) -> str:
 
 
 def texts_of(kind: type) -> dict[str, str]:
-    """Return the descriptions of a class's attributes in its and its bases' docstrings, by name; empty under `-OO`."""
+    """Return the descriptions of a class's attributes, by name, from the docstrings of the class and its bases; empty
+    under `-OO`.
+    """
     texts = dict[str, str]()
     for part in reversed(kind.__mro__):
         _, _, lines = inspect.cleandoc(part.__doc__ or "").partition("\nAttributes:\n")
@@ -174,16 +178,16 @@ def texts_of(kind: type) -> dict[str, str]:
 
 
 class Deletion(Operation, frozen=True, kw_only=True):
-    """Options shared by runs that delete.
+    """The options that all runs that delete have.
 
     Attributes:
         dry_run: Delete nothing, and report what the run would delete.
         max_objects: Delete no more objects than this.
         max_bytes: Delete at most this much, by the size of the objects.
         max_rate: Delete no more objects a second than this.
-        max_delete_ratio: Stop before deleting more than this share of the L0 objects, or in a vacuum of the L1 objects, for
-            example 0.5.
-        record: False to keep no run record: nothing can then be shown or undeleted.
+        max_delete_ratio: Stop before deleting more than this share of the L0 objects, or, in a vacuum, of the L1
+            objects, for example 0.5.
+        record: False to keep no run record; without one, nothing can be shown or undeleted.
         record_dir: Keep the run record in this folder instead of the bucket, for example if the store is full.
     """
 
@@ -197,12 +201,12 @@ class Deletion(Operation, frozen=True, kw_only=True):
 
     @property
     def whole(self) -> bool:
-        """Return whether the run is to delete everything that may go."""
+        """Return whether the run may delete everything that is eligible."""
         return not self.dry_run
 
     @property
     def in_one_process(self) -> str:
-        """Return which of the given options only one process can keep; empty if there are none."""
+        """Return the given options, if any, that only a run in one process can keep."""
         names = ("max_objects", "max_bytes", "max_delete_ratio", "record_dir", "record")
         given = [name for name in names if getattr(self, name) != default_of(type(self), name)]
         return ", ".join(f"--{written(type(self), name)}" for name in given)
@@ -213,10 +217,11 @@ class Sweep(Deletion, frozen=True, kw_only=True):
 
     Attributes:
         min_age_s: Keep objects that are younger than this.
-        shards: Sweep only these shards, the first and the last included, for example 000-249.
+        shards: Sweep only these shards, including the first and the last, for example 000-249.
         shadow: Delete nothing, but keep a record of what would be deleted, for l0gc verify --shadow.
-        grace_s: Delete only what an M published at least this long ago allows. This leaves time to notice a mistake.
-        up_to: Delete nothing above this epoch, for example to try a low one first.
+        grace_s: Delete only objects that an M published at least this long ago allows. This leaves time to notice a
+            mistake.
+        up_to: Delete nothing above this epoch, for example to try a low epoch first.
         purge_versions: Permanently remove every version of deleted objects.
     """
 
@@ -229,7 +234,7 @@ class Sweep(Deletion, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.shadow:  # so whatever asks whether a run deletes gets one answer
+        if self.shadow:  # one field answers whether a run deletes
             msgspec.structs.force_setattr(self, "dry_run", True)
 
     @property
@@ -242,7 +247,7 @@ class Vacuum(Deletion, frozen=True, kw_only=True):
 
     Attributes:
         l1_grace_s: How long merged or dropped L1 objects are kept for readers that still use them.
-        orphan_age_s: Refuse and delete what runs stamped this long ago but have not committed.
+        orphan_age_s: Refuse and delete L1 objects that runs stamped this long ago but have not committed.
         orphans: False to skip the listing that finds orphans.
         keep_runs_s: Remove run records that are older than this.
     """
@@ -257,7 +262,8 @@ class Housekeep(Operation, frozen=True, kw_only=True):
     """Keep the logs short and advance the windows.
 
     Attributes:
-        barrier: Move every window to a fresh epoch: everything uploaded before, once reconciled, can be deleted.
+        barrier: Move every window to a fresh epoch, so that everything uploaded before can be deleted once it is
+            reconciled.
     """
 
     barrier: bool = False
@@ -267,7 +273,7 @@ class Reconcile(Operation, frozen=True, kw_only=True):
     """Lift records from L0 to L1.
 
     Attributes:
-        up_to: Lift only records at or below this epoch, and those before them in their partitions.
+        up_to: Lift only records at or below this epoch, and the records before them in their partitions.
         max_bytes: Lift at most this much of L0, the oldest epochs first, but at least one log entry's objects.
         round_bytes: How much of L0 is lifted and committed at once.
     """
@@ -282,7 +288,7 @@ class Merge(Operation, frozen=True, kw_only=True):
 
     Attributes:
         dry_run: Merge nothing, and report what there is to merge.
-        target_bytes: The largest size of a merged object. Objects of at least half this size are left alone.
+        target_bytes: The largest size of a merged object. Objects of at least half this size are not merged.
         fan_in: A partition may keep one more small object each time its small objects have grown by this factor.
         max_bytes: Also rewrite about this much of L1 that has an older value schema than its topic, the oldest first.
     """
@@ -304,7 +310,7 @@ class Expire(Operation, frozen=True, kw_only=True):
 
 
 class TableSync(Operation, frozen=True, kw_only=True):
-    """Update tables to list the current L1 objects.
+    """Update tables so that they list the current L1 objects.
 
     Attributes:
         keep_snapshots_s: How long a table's snapshot stays readable after a newer one replaces it.
@@ -326,7 +332,7 @@ class ComputeWatermark(Operation, frozen=True, kw_only=True):
 
 
 class Gc(Operation, frozen=True, kw_only=True):
-    """All steps of a garbage collection, each with its own options, or None to leave it out.
+    """All steps of a garbage collection, each with its own options, or None to skip it.
 
     Attributes:
         dry_run: Change nothing: compute M, and report what a sweep at the published M and a vacuum would do.
@@ -356,19 +362,19 @@ class Upload(Operation, frozen=True, kw_only=True):
     """Upload records into a topic.
 
     Attributes:
-        partition: Send everything to this partition. Without it or a key field, records are spread round-robin, from a
-            random partition on; those of a producer from the first one.
+        partition: Send everything to this partition. Without this option and a key field, records are spread
+            round-robin, starting at a random partition, or at the first one for a producer.
         key_field: Use this field of the JSON record as its key, and send the record to the partition that the key hashes to.
         timestamp_field: Use this field of the JSON record as its create time: milliseconds since 1970, or ISO 8601.
-        timestamp_unit: The unit of numbers in the timestamp field and of whole numbers in a column create_time. By default
-            milliseconds; a number before 1990 is then refused, since it is probably in another unit.
+        timestamp_unit: The unit of numbers in the timestamp field and of whole numbers in a column create_time. By
+            default milliseconds, in which a time before 1990 is refused, since it is probably in another unit.
         producer: Upload under this name, so that an interrupted upload can be repeated without losing or duplicating
             records.
-        batch_bytes: About this many bytes of records become one L0 object.
-        format: What files hold. auto takes lines of text, also gzip and zstd, and refuses anything else; raw any bytes, cut
-            at newlines; length-prefixed any bytes, each record after its length in 4 bytes, the highest byte first;
-            parquet and arrow rows with a column value, or with the typed columns of the topic, and if they have them
-            key, headers, create_time and partition.
+        batch_bytes: Write one L0 object for about this many bytes of records.
+        format: The format of the files. auto accepts lines of text, also in gzip and zstd, and refuses anything else;
+            raw accepts any bytes and cuts them at newlines; length-prefixed accepts any bytes, each record after its
+            length in 4 bytes, the highest byte first; parquet and arrow accept rows with a column value, or with the
+            typed columns of the topic, and optionally with key, headers, create_time and partition.
     """
 
     partition: int | None = None
@@ -384,15 +390,17 @@ class Read(Operation, frozen=True, kw_only=True):
     """Read a topic's records.
 
     Attributes:
-        partition: Only this partition. By default all, one after another.
-        start: Begin at this offset, in each partition, or at PARTITION:OFFSET. By default at the first one that is there.
+        partition: Read only this partition. By default, read all of them, one after another.
+        start: Begin at this offset, in each partition, or at PARTITION:OFFSET. By default, begin at the first offset
+            that exists.
         before_offset: End before this offset, in each partition.
         from_time_ms: Begin at the first record that landed at this time or later.
         before_time_ms: End before the first record that landed at this time or later.
-        skip_holes: Leave out records that were given up, with a warning; without it, they end the reading.
-        pin: Have a pin keep what there is until it is read, also from retention and the topic's deletion.
-        topic_id: Refuse the topic if it has another id, because it was deleted and created again; l0gc topic describe
-            prints the id.
+        skip_holes: Skip records that were given up, with a warning. Without this option, reading ends with an error at
+            such records.
+        pin: Protect the records by a pin until they are read, also from retention and the topic's deletion.
+        topic_id: Refuse the topic if it has a different id, because it was deleted and created again; l0gc topic
+            describe prints the id.
     """
 
     partition: int | None = None
@@ -422,10 +430,10 @@ class Verify(Operation, frozen=True, kw_only=True):
 
     Attributes:
         deep: Read every block that a journal needs and every L1 object, and check their contents.
-        min_age_s: Report an L1 object that no journal lists if it is older than this, so that a vacuum should have ended it.
+        min_age_s: Report an L1 object that no journal lists if it is older than this; a vacuum should have deleted it.
         shadow: Check only that nothing in the records of shadow runs has been needed since.
-        access_logs: With --shadow: a folder of S3 server access logs, or s3://bucket/folder, to check that nothing was read
-            either.
+        access_logs: With --shadow, a folder of S3 server access logs, or s3://bucket/folder, to check that nothing was
+            read either.
     """
 
     deep: bool = False

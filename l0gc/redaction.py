@@ -1,11 +1,11 @@
-"""Remove secrets from text of foreign origin: the one place, for everything that is printed, logged or stored.
+"""Remove secrets from text of foreign origin before it is printed, logged or stored.
 
-A store, a catalog, Spark or a library may repeat in an error what it was sent. So every error message and every log
-record of l0gc passes through here. This removes the values of variables with secret names, the credentials in use,
+An error of a store, a catalog, Spark or a library may repeat what was sent. Therefore every error message and every log
+record of l0gc passes through this module. It removes the values of variables with secret names, the credentials in use,
 secrets registered with `keep_secrets`, and the user and password of any URL.
 
-A setting may hold a secret among other things: `id:secret`, `AccountKey=...;...`, `sv=...&sig=...`, `Bearer ...`, or a JSON
-object. Each part that is secret is removed also where it stands alone, and in the forms in which a protocol sends it.
+A setting may hold a secret among other things: `id:secret`, `AccountKey=...;...`, `sv=...&sig=...`, `Bearer ...`, or a
+JSON object. Each secret part is also removed where it appears alone, and in the forms in which a protocol sends it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from weakref import WeakSet
 
 HIDDEN: Final = "***"
 _SHORTEST: Final = 8
-"""A shorter value may be a word of a message."""
+"""The length of the shortest secret that is removed; a shorter value may be an ordinary word of a message."""
 _USER: Final = re.compile(r"//[^/\s]*@")
 _SECRET: Final = re.compile(
     r"(?i)SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|AUTHORIZATION|COOKIE|SIGNATURE|CONNECTION.STRING|\bsig$|"
@@ -30,7 +30,7 @@ _SECRET: Final = re.compile(
 )
 _PLACE: Final = re.compile(r"(?i)([_.-](FILE|PATH|URI|URL|DIR|EXPIRES.AT(.MS)?))$")
 _NAMED: Final = re.compile(r"([A-Za-z_.-]+)=([^;&\s]+)")
-"""A part of a connection string or of a query."""
+"""A named part of a connection string or of a query."""
 _ATTRIBUTES: Final = ("access_key", "secret_key", "token", "_access_key", "_secret_key", "_token")
 _values: set[str] = set()
 _credentials: WeakSet[object] = WeakSet()
@@ -42,7 +42,7 @@ def is_secret(name: str) -> bool:
 
 
 def keep_secrets(settings: Mapping[str, object]) -> None:
-    """Register the secrets in these settings, which are removed from text from now on."""
+    """Register the secrets in these settings, so that they are removed from text from now on."""
     _values.update(_secrets_of(settings))
 
 
@@ -62,7 +62,7 @@ def without_secrets(text: str) -> str:
 
 
 def _forms_of(secret: str) -> Iterator[str]:
-    """Yield a secret as it is, as part of a URL or a form, in JSON, and as HTTP's basic authentication."""
+    """Yield a secret unchanged, as part of a URL or a form, in JSON, and as HTTP's basic authentication."""
     yield secret
     yield quote(secret, safe="", errors="replace")
     yield quote_plus(secret, errors="replace")
@@ -80,7 +80,7 @@ def _parts_of(secret: str) -> Iterator[str]:
 
 
 def _inside(name: str, value: object) -> Iterator[tuple[str, str]]:
-    """Yield the texts of a setting, each with its name: also those of nested settings, and of JSON in a text."""
+    """Yield the texts of a setting, each with its name, including those of nested settings and of JSON in a text."""
     if isinstance(value, str):
         yield name, value
         if value.lstrip().startswith("{"):

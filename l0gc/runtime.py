@@ -1,8 +1,8 @@
-"""Clock and randomness, passed in wherever they are used, so that a run can be replayed from a seed; and temporary
-folders.
+"""Clock and randomness, which are passed in wherever they are used, so that a run can be replayed from a seed; memory
+settings and temporary folders.
 
-Nothing here affects deletion: the age of an object and the time of a log entry come from the store's clock (hazard 16).
-The local clock only bounds waits and caches, where a wrong value costs time, not data.
+The local clock does not affect deletion: the age of an object and the time of a log entry come from the store's clock
+(hazard 16). The local clock only bounds waits and caches; a wrong value costs time, not data.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from typing import Final, Protocol
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _MMAP_BYTES: Final = 128 << 10
 _GC_THRESHOLDS: Final = (700, 10, 10)
-"""Those of Python up to 3.12."""
+"""The thresholds of Python up to 3.12."""
 SLICE_S: Final = 0.25
-"""Waits are cut into slices, so that a stop takes effect."""
+"""The length of the slices into which waits are cut, so that a stop takes effect."""
 _NEW_S: Final = 60.0
 _STEADY: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-"""Of Linux; the one of macOS counts suspended time as it is."""
+"""Linux's clock that counts suspended time; the monotonic clock of macOS counts it already."""
 
 
 class Clock(Protocol):
     """The clock that l0gc uses."""
 
     def monotonic(self) -> float:
-        """Return the seconds since an arbitrary start, including suspended time; never goes back."""
+        """Return the seconds since an arbitrary start, including suspended time. The value never decreases."""
 
     def now_ms(self) -> int:
-        """Return the wall clock in milliseconds since 1970 (UTC), for record timestamps and for comparison with the
-        store's.
+        """Return the wall-clock time in milliseconds since 1970 (UTC), for record timestamps and for comparison with
+        the store's clock.
         """
 
     def sleep(self, seconds: float) -> None:
@@ -99,28 +99,30 @@ def user_at_host() -> str:
 
 
 def use_one_arena() -> None:
-    """Make glibc's malloc keep freed memory once, and not for each thread: 130 MiB less in a read of 220 MiB.
+    """Make glibc's malloc keep freed memory in one arena instead of one for each thread, which saves 130 MiB in a read
+    of 220 MiB.
 
-    Call this before other threads begin, and only in a process that belongs to l0gc: it holds for the whole process.
+    Call this before other threads begin, and only in a process that belongs to l0gc, since the setting holds for the
+    whole process.
     """
     _set_malloc(_M_ARENA_MAX, 1)
 
 
 def give_memory_back() -> None:
-    """Make Python and glibc's malloc keep hardly any memory, which costs a process time that uses large blocks.
+    """Make Python and glibc's malloc keep hardly any memory, which slows down a process that uses large blocks.
 
-    Commands rarely collect cycles while they start, although the store's replies leave some: a tenth of a MiB for a
-    thousand keys. Malloc otherwise raises its threshold for separate mappings with each large block that is freed. Call
-    this only in a process that belongs to l0gc: the settings hold for the whole process.
+    Commands rarely collect cycles while they start, although the store's replies leave a tenth of a MiB of cycles for a
+    thousand keys. By default, malloc raises its threshold for separate mappings each time a large block is freed. Call
+    this only in a process that belongs to l0gc, since the settings hold for the whole process.
     """
-    if not gc.get_freeze_count():  # once: what was imported stays, to look through it took 20 ms
+    if not gc.get_freeze_count():  # once: imported modules stay, and scanning them took 20 ms
         gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     _set_malloc(_M_MMAP_THRESHOLD, _MMAP_BYTES)
 
 
 def _set_malloc(setting: int, value: int) -> None:
-    with suppress(OSError, AttributeError):  # another C library has no such call
+    with suppress(OSError, AttributeError):  # other C libraries lack this call
         ctypes.CDLL(None).mallopt(setting, value)
 
 
@@ -128,15 +130,15 @@ def _set_malloc(setting: int, value: int) -> None:
 def temporary_folder(purpose: str) -> Iterator[Path]:
     """Create a folder that only this user can write to, and remove it after the block.
 
-    The first one in a process also removes folders left by killed processes. Each folder has a lock, which ends with its
-    process and so shows whether the process is alive.
+    The first call in a process also removes folders left by killed processes. Each folder has a lock, which ends with
+    its process and thus shows whether the process is alive.
     """
     prefix = f"l0gc-{purpose}-"
     _remove_left(prefix)
     with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as name:
         number = os.open(name, os.O_RDONLY)
         try:
-            with suppress(OSError):  # a file system without locks; nobody else gets one there, either
+            with suppress(OSError):  # a file system without locks, on which no other process gets one either
                 fcntl.flock(number, fcntl.LOCK_EX)
             yield Path(name)
         finally:

@@ -1,7 +1,7 @@
 """Read the settings of l0gc, and record where each value came from: flag, then environment, then file, then default.
 
-A settings file may hold named contexts, one for each cluster. The values of a context chosen by a flag win over the
-environment: `--context prod` must not reach another cluster because of a leftover variable.
+A settings file may hold named contexts, one for each cluster. The values of a context chosen by a flag take precedence
+over the environment, so that a leftover variable cannot make `--context prod` reach another cluster.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from l0gc.formatting import seconds_of
 from l0gc.operations import OPERATIONS, types_of, written
 
 TIMEOUT_S: Final = 120.0
-"""How long a run waits in total for answers that do not come: see `storage/patience`."""
+"""How long a run waits in total for a silent store; see `storage/patience`."""
 IDLE_S: Final = 45.0
-"""After how long an idle connection is closed: common NATs forget one after a minute or later."""
+"""How long a connection may be idle before it is closed; common NATs forget one after a minute or later."""
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
@@ -61,12 +61,12 @@ class FileSettings:
 
     Attributes:
         path: empty without a file.
-        values: the settings of the whole file and of the chosen context, which wins.
+        values: the settings of the whole file and of the chosen context, which takes precedence.
         context: the chosen context, or None.
         of_context: the names of the values that it sets.
         contexts: the names of all contexts.
-        sections: the options of operations, by the operation's name, with the names that they have on the command line;
-            those of the chosen context win.
+        sections: the options of operations, by the operation's name, with their names on the command line; those of the
+            chosen context take precedence.
     """
 
     path: str = ""
@@ -85,9 +85,9 @@ def variables() -> set[str]:
 
 
 def check_variables(environment: Iterable[str]) -> None:
-    """Refuse a variable that looks like an option and is none: a misspelt `L0GC_SWEEP_GRACE` would mean no grace.
+    """Refuse a variable that looks like an option but is not one: a misspelt `L0GC_SWEEP_GRACE` would mean no grace.
 
-    Kubernetes sets variables for each Service, such as `L0GC_PORT` for one with the name `l0gc`; these are left alone.
+    Kubernetes sets variables for each Service, such as `L0GC_PORT` for one with the name `l0gc`; these are ignored.
 
     Raises:
         UsageError: there is such a variable.
@@ -112,8 +112,8 @@ def default_file() -> Path:
 
 
 def has_default_file() -> bool:
-    """Return whether the default file exists and can be read. Nobody named it, so an unreadable one does not fail a
-    command.
+    """Return whether the default file exists and can be read. A command that was not given a file does not fail if the
+    default file is unreadable.
     """
     return os.access(default_file(), os.R_OK)
 
@@ -157,7 +157,7 @@ def load_settings(path: str | None, context: str | None = None) -> FileSettings:
 
 
 def _read(path: str) -> dict[str, Any]:
-    import tomllib  # 2 ms, which commands without a file do without
+    import tomllib  # takes 2 ms, which commands without a file save
 
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8-sig"))

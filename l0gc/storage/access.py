@@ -1,10 +1,10 @@
-"""Finds the bucket and the credentials for it: botocore decides once, and every client gets its decision.
+"""Find the bucket and its credentials: botocore decides once, and every client follows its decision.
 
-botocore knows the environment, profiles, partitions, proxies and each kind of credentials. obstore reads some of them by
-other rules, and could send its requests elsewhere. So botocore builds one request, which is not sent, and obstore is
-given what that request contains: the URL with the bucket, the region, the proxy, the CA bundle, the credentials and their
-expiry. If obstore does not accept one of them, `Access.bulk` is None and boto3 sends all requests, which is slower but
-correct.
+botocore supports the environment, profiles, partitions, proxies and all kinds of credentials. obstore reads some of
+them by different rules, and could send its requests elsewhere. Therefore botocore builds one request, which is not
+sent, and obstore gets its values from that request: the URL with the bucket, the region, the proxy, the CA bundle, the
+credentials and their expiry. If obstore does not accept one of them, `Access.bulk` is None and boto3 sends all
+requests, which is slower but correct.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ _ONLY_OBSTORES: Final = (
     "AWS_SSE_BUCKET_KEY_ENABLED",
     "AWS_SSE_CUSTOMER_KEY_BASE64",
 )
-"""Variables that obstore reads and boto3 does not, and that no argument can override."""
+"""Variables that obstore reads, that boto3 ignores, and that no argument can override."""
 _ONCE: Final = ContextVar("once", default=False)
-"""Whether a request of boto3's is sent once only."""
+"""Whether boto3 sends this thread's requests only once."""
 
 
 class _Built(Exception):
@@ -103,8 +103,8 @@ class Access:
 
     @cached_property
     def session(self) -> Session:
-        """Return the session that supplies credentials and settings: botocore's, since boto3's takes 30 ms longer and
-        adds nothing.
+        """Return botocore's session, which supplies credentials and settings. One of boto3's would take 30 ms longer
+        and add nothing.
         """
         return session_of(self._config)
 
@@ -116,7 +116,7 @@ class Access:
 
     @property
     def credentials(self) -> Credentials | None:
-        """Return the credentials that botocore finds, renewed before they expire; None if there are none."""
+        """Return the credentials that botocore finds, renewed before they expire; None if it finds none."""
         with self._lock:
             credentials: Credentials | None = self.session.get_credentials()
             return credentials
@@ -161,14 +161,14 @@ class Access:
             )
         if (credentials := self.credentials) is not None:
             keep_secrets_of(credentials)
-            for part in ("access_key", "secret_key", "token"):  # not of those that would be fetched for it
+            for part in ("access_key", "secret_key", "token"):  # without fetching credentials for this check
                 check_word(f"{part} of the credentials ({credentials.method})", vars(credentials).get(part) or "")
         keep_connections_fresh(client, self._idle)
         check_endpoint(client.meta.endpoint_url)
         events = client.meta.events
         events.register_first("needs-retry.s3.HeadBucket", _refuse_a_redirect_to_nowhere)
         events.register("before-call.s3.DeleteObjects", _check_by_md5)
-        # botocore parses each document once more, to find errors with status 200; `check_answer` finds them, too.
+        # botocore would parse each document again to find errors with status 200; `check_answer` finds them, too.
         events.unregister("before-parse.s3.*", getattr(botocore.handlers, "_handle_200_error", None))
         for operation in NEEDS:
             events.register(f"before-parse.s3.{operation}", check_answer)
@@ -191,7 +191,7 @@ class Access:
 
     @cached_property
     def reach(self) -> Reach:
-        """Return botocore's decisions. Raises the error of botocore if it cannot build a request."""
+        """Return botocore's decisions. Raises botocore's error if it cannot build a request."""
         from botocore.httpsession import ProxyConfiguration
         from botocore.utils import get_environ_proxies
 
@@ -223,9 +223,7 @@ class Access:
 
     @cached_property
     def bulk(self) -> Bulk | None:
-        """Return the same bucket through obstore. If obstore cannot be given botocore's decision, log why and return
-        None.
-        """
+        """Return the bucket's client of obstore. If obstore cannot follow botocore's decision, log why and return None."""
         credentials = self.credentials
         if credentials is None:
             raise no_credentials(self._config)
@@ -247,8 +245,8 @@ class Access:
 
 @contextmanager
 def sent_once(*, once: bool = True) -> Iterator[None]:
-    """Send each of this thread's requests of the block once: the caller acts on its failure. Without `once`, a request may
-    be sent again.
+    """Send each request of this thread only once in the block, because the caller acts on failures. If `once` is False,
+    a request may be sent again.
     """
     before = _ONCE.set(once)
     try:
@@ -259,7 +257,7 @@ def sent_once(*, once: bool = True) -> Iterator[None]:
 
 @contextmanager
 def _usable(config: StoreConfig, error: type[Exception]) -> Iterator[None]:
-    """Raise `UsageError` for a profile or settings that botocore cannot use, and `error` for what it cannot find."""
+    """Raise `UsageError` for a profile or settings that botocore cannot use, and `error` for data that it cannot find."""
     try:
         yield
     except error as e:
@@ -273,9 +271,10 @@ def session_of(config: StoreConfig) -> Session:
     from botocore.session import Session
 
     class S3Session(Session):
-        """Registers botocore's handlers for other services than S3 with the first client of one, such as a role's STS.
+        """Registers botocore's handlers for a service other than S3 with the first client of that service, e.g. STS for
+        a role.
 
-        They are 80 of 120, and half of a session's start-up.
+        These are 80 of 120 handlers and take half of a session's start-up time.
         """
 
         def register(self, event_name: str, *handler: Any) -> None:
@@ -303,7 +302,9 @@ def session_of(config: StoreConfig) -> Session:
 
 
 def _concerns_s3(event_name: str) -> bool:
-    """Return whether a client of S3 may emit an event of that name: `kind`, `kind.service` or `kind.service.operation`."""
+    """Return whether a client of S3 may emit an event with this name: `kind`, `kind.service` or
+    `kind.service.operation`.
+    """
     kind, *service = event_name.split(".")[:2]
     return kind != "docs" and service in ([], ["s3"], ["*"])
 
@@ -315,8 +316,8 @@ def _descriptions(data_path: str | None) -> Loader:
     loader = create_loader(data_path)
 
     def services(type_name: str) -> list[str]:
-        """Return the services that have a folder. botocore would look into each of 400 folders, a quarter of a
-        client's start-up.
+        """Return the services that have a folder. botocore would look into each of 400 folders, which takes a quarter
+        of a client's start-up time.
         """
         names: list[str] = []
         for path in loader.search_paths:
@@ -325,7 +326,7 @@ def _descriptions(data_path: str | None) -> Loader:
         return names
 
     def load_file(path: str) -> Any:
-        """Return a decoded JSON file, six times as fast as botocore does: otherwise half of a client's start-up."""
+        """Return a decoded JSON file. botocore takes six times as long: half of a client's start-up time."""
         for suffix, opened in ((".json", open), (".json.gz", gzip.open)):
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError), opened(path + suffix, "rb") as file:
                 return msgspec.json.decode(file.read())
@@ -337,7 +338,7 @@ def _descriptions(data_path: str | None) -> Loader:
 
 
 def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
-    """Send a DeleteObjects with l0gc's own body, and with the checksum that every store accepts; some refuse any other."""
+    """Send DeleteObjects with l0gc's own body, and with MD5, the only checksum that every store accepts."""
     params["body"] = DELETE_BODY.get(params["body"])
     params["context"].pop("checksum", None)
     md5 = hashlib.md5(params["body"], usedforsecurity=False).digest()
@@ -345,9 +346,9 @@ def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
 
 
 def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
-    """Send the body together with the head: some proxies do not answer botocore's `Expect: 100-continue`, or refuse it.
+    """Send the body right after the head, because some proxies ignore or refuse botocore's `Expect: 100-continue`.
 
-    Note for `_send_again` when the first attempt began, and whether there may be others.
+    Record for `_send_again` when the first attempt began, and whether others may follow.
     """
     params["headers"].pop("Expect", None)
     params["context"] |= {"began": time.monotonic(), "once": _ONCE.get()}
@@ -361,7 +362,7 @@ def _send_again(
     request_dict: dict[str, Any],
     **_: Any,
 ) -> float | None:
-    """Return how long to wait before a request is sent again; None if its row does not have it sent again."""
+    """Return how many seconds to wait before a request is sent again; None if it is not sent again."""
     sent = request_dict["context"]
     if sent["once"] or attempts >= ATTEMPTS or not patience.allows_again(sent["began"]):
         return None

@@ -1,14 +1,16 @@
-"""What a successful answer to each operation must be; anything else is not S3's answer, whatever its status (hazard 41).
+"""Define the form of a successful answer to each operation; any other answer is not S3's, whatever its status (hazard
+41).
 
-A proxy, a login page or an overloaded server may answer 200 with nothing, with a page of HTML, with packed or cut XML, or
-with another document. A parser that takes what it finds reads these as an empty listing, or as a completed delete. So each
-answer is checked against one table, `NEEDS`: a document has its own root element, which is closed, an answer without a
-document is empty, and the headers and elements that l0gc needs are there and can be read. A bulk delete names each key as
-deleted or failed. A header that nothing needs cannot fail an answer, since only those of the table are parsed. An answer
-that is none of this becomes one with the code `NOT_S3`, which a row of `refusals.py` explains, and is asked for again.
+A proxy, a login page or an overloaded server may answer 200 with nothing, with a page of HTML, with packed or cut XML,
+or with another document. A lenient parser reads these as an empty listing, or as a completed delete. Therefore each
+answer is checked against one table, `NEEDS`: a document has the operation's root element, which is closed, an answer
+without a document is empty, and the headers and elements that l0gc needs exist and can be read. The answer to a bulk
+delete names each key as deleted or failed. A header that is not needed cannot make an answer fail, since only headers
+of the table are parsed. Any other answer is replaced by one with the code `NOT_S3`, which a row of `refusals.py`
+explains, and the request is repeated.
 
-A date without a zone is in GMT, as HTTP requires, never in this machine's zone. A date in a form that is neither HTTP's nor
-ISO's is refused, since a guess could make an object old.
+A date without a time zone is in GMT, as HTTP requires, never in this machine's zone. A date in a form other than HTTP's
+and ISO's is refused, since a wrong guess could make an object appear old.
 """
 
 from __future__ import annotations
@@ -30,18 +32,20 @@ from l0gc.storage.objectstore import DeleteFailure, VersionedKey, VersionsDelete
 from l0gc.storage.refusals import NOT_S3
 
 DOCUMENT: Final = "Document"
-"""The field of botocore's answer to DeleteObjects that holds the document itself."""
+"""The field of botocore's answer to DeleteObjects that contains the raw document."""
 DELETE_BODY: Final = ContextVar[bytes]("DELETE_BODY")
-"""The body of the DeleteObjects request that this thread is about to send, instead of the one that botocore wrote."""
+"""The body of the DeleteObjects request that this thread is about to send; it replaces the body that botocore wrote."""
 _SHOWN: Final = 60
-"""How many of an answer's first bytes a message shows."""
+"""How many of the first bytes of an answer a message shows."""
 _HEAD: Final = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml[^>]*\?>\s*)?(?:<!--.*?-->\s*)*<(?:\w+:)?(\w+)[\s/>]", re.DOTALL
 )
 _BY_THEIR_BODY: Final = (404, 500)
-"""A proxy's 404 does not show that an object is missing, nor its 500 that the store failed."""
+"""The statuses that count only if the body is S3's: a proxy's 404 does not show that an object is missing, and its 500
+does not show that the store failed.
+"""
 _WHITE: Final = {"\r": "&#13;", "\n": "&#10;", "\t": "&#9;"}
-"""What a parser would otherwise read as another character."""
+"""Characters that must be escaped, since a parser would read them as other characters."""
 _SPECIAL: Final = "&<>\r\n\t"
 _DELETED: Final = re.compile(rb"<Deleted>\s*<Key>([^<&]*)</Key>\s*</Deleted>")
 _UNXML: Final = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
@@ -53,19 +57,19 @@ _HTTP_DATE: Final = re.compile(
     r"(?:[A-Za-z]{3,9},? )?(?:\d\d?[ -][A-Za-z]{3}[ -]\d{2,4}|[A-Za-z]{3} [ \d]\d) \d\d:\d\d:\d\d(?: \d{4})?"
     r"(?: (?:GMT|UTC|[+-]\d{4}))?"
 )
-"""RFC 1123's form, RFC 850's and asctime's."""
+"""The forms of RFC 1123, RFC 850 and asctime."""
 _EMPTY_ROOT: Final = re.compile(rb"<[^<>]*/>")
 
 
 class Needs(msgspec.Struct, frozen=True):
-    """What an answer must have.
+    """The requirements of an answer.
 
     Attributes:
-        root: the root element of its document; empty if it has none.
-        headers: these, each of which `_READ` can read.
-        elements: by the list that they are in (empty: the document itself), these.
-        streams: its body is an object's, which has its own checksums.
-        other_root: what some stores call the root.
+        root: the root element of the document; empty if the answer has no document.
+        headers: the headers that must exist, and that `_is_readable` accepts.
+        elements: the elements that must exist, by the list that contains them; empty for the document itself.
+        streams: whether the body is that of an object, which has its own checksums.
+        other_root: the name that some stores give the root.
     """
 
     root: str = ""
@@ -101,7 +105,7 @@ NEEDS: Final = {
     "PutObject": Needs(headers=("date", "etag")),
     "UploadPart": Needs(headers=("etag",)),
 }
-"""Each operation whose answer is used. l0gc's own bucket is created by hand or by `init`."""
+"""The requirements of each operation whose answer is used."""
 _IF_THERE: Final = (
     "content-encoding",
     "content-length",
@@ -114,7 +118,7 @@ _IF_THERE: Final = (
     "x-amz-request-id",
     "x-amz-version-id",
 )
-"""Headers that are read if an answer has them."""
+"""Optional headers that are read if an answer has them."""
 
 
 def check_answer(
@@ -123,7 +127,7 @@ def check_answer(
     """Turn an answer that is not S3's into an error of code `NOT_S3` (botocore calls this before it parses)."""
     status, body = response_dict["status_code"], response_dict["body"]
     if status < 300 and NEEDS[operation_model.name].root and _head(body, "Error") and not document_fault(body, "Error"):
-        response_dict["status_code"] = 500  # S3 may find an error after it has begun to answer
+        response_dict["status_code"] = 500  # S3 may detect an error after it has begun to answer
         return
     if status < 300:
         needs = NEEDS[operation_model.name]
@@ -138,12 +142,12 @@ def check_answer(
         response_dict["body"] = (
             f"<Error><Code>{NOT_S3}</Code><Message>{escape(_UNXML.sub('?', fault))}</Message></Error>".encode()
         )
-    elif status < 300 and operation_model.name == "DeleteObjects":  # botocore takes ten times as long for it
+    elif status < 300 and operation_model.name == "DeleteObjects":  # botocore would take ten times as long
         customized_response_dict[DOCUMENT], response_dict["body"] = body, b"<DeleteResult/>"
 
 
 def _fault(needs: Needs, answer: Mapping[str, Any]) -> str:
-    """Return the fault in a successful answer; empty without one."""
+    """Return the fault in a successful answer; empty if it has none."""
     headers, body = answer["headers"], answer["body"]
     if needs.streams:
         packed = headers.get("content-encoding", "").lower() not in {"", "identity", "aws-chunked"}
@@ -171,13 +175,13 @@ def _read_headers(needs: Needs, headers: Any) -> Any:
     for name in {*needs.headers, *_IF_THERE}:
         if value := (headers.get(name) or "").strip():
             one = len(value) // 2 - 1
-            repeated = value == f"{value[:one]}, {value[:one]}" and name != "content-length"  # which ends the body
+            repeated = value == f"{value[:one]}, {value[:one]}" and name != "content-length"  # it ends the body
             taken[name] = value[:one] if repeated else value
     return type(headers)(taken)
 
 
 def _is_readable(name: str, value: str) -> bool:
-    """Return whether the value of a header is one that can be read."""
+    """Return whether the value of a header can be read."""
     if name in {"date", "last-modified"}:
         try:
             parse_time(value)
@@ -188,7 +192,8 @@ def _is_readable(name: str, value: str) -> bool:
 
 
 def parse_time(text: str) -> datetime:
-    """Return a timestamp in one of the forms of HTTP, of ISO 8601, or in seconds since 1970; without a zone it is in UTC.
+    """Parse a timestamp in a form of HTTP or ISO 8601, or in seconds since 1970. A timestamp without a time zone is in
+    UTC.
 
     Raises:
         ValueError: it is not a timestamp.
@@ -203,8 +208,8 @@ def parse_time(text: str) -> datetime:
 
 
 def promised_size(answer: Any, of_whole: Callable[[], int]) -> int | None:
-    """Return how many bytes a body must have that ends where its connection does, so that the client cannot notice a cut;
-    None for any other body. `of_whole` asks for the object's size.
+    """Return how many bytes a body must have if only the end of the connection marks its end, so that the client cannot
+    detect a cut; None for any other body. `of_whole` requests the object's size.
     """
     headers = answer["ResponseMetadata"]["HTTPHeaders"]
     if "ContentLength" in answer or "chunked" in headers.get("transfer-encoding", "").lower():
@@ -214,7 +219,7 @@ def promised_size(answer: Any, of_whole: Callable[[], int]) -> int | None:
 
 
 def create_parser(others: Callable[[str], Any], protocol: str) -> Any:
-    """Return the parser of a protocol: `others`' one, or for S3's the one that checks what it reads."""
+    """Return the parser of a protocol: a checking parser for S3's protocol, and the result of `others` for any other."""
     return _checking_parser()(timestamp_parser=parse_time) if protocol == "rest-xml" else others(protocol)
 
 
@@ -223,7 +228,7 @@ def _checking_parser() -> type[Any]:
     from botocore.parsers import ResponseParserError, RestXMLParser
 
     class CheckingParser(RestXMLParser):
-        """Turns an answer that it cannot read, or that lacks an element, into an error."""
+        """Turns an unreadable or incomplete answer into an error."""
 
         def parse(self, response: Mapping[str, Any], shape: Any) -> Any:
             status = response["status_code"]
@@ -258,7 +263,7 @@ def _missing_element(shape: str, answer: Mapping[str, Any]) -> str:
 
 
 def document_fault(body: bytes, root: str) -> str:
-    """Return how a body differs from a whole document with this root element; empty if it does not."""
+    """Return how a body differs from a complete document with this root element; empty if it does not differ."""
     if not body.strip():
         return "it is empty"
     head = _head(body, root)
@@ -271,7 +276,7 @@ def document_fault(body: bytes, root: str) -> str:
 
 
 def _head(body: bytes, root: str) -> re.Match[bytes] | None:
-    """Return the beginning of a document up to its root element, if it is this one."""
+    """Return the beginning of a document up to its root element, if that is `root`."""
     head = _HEAD.match(body)
     return head if head is not None and head[1] == root.encode() else None
 
@@ -287,7 +292,7 @@ def request_body(objects: Sequence[VersionedKey], prefix: str) -> bytes:
     """Return the body of a DeleteObjects request; botocore takes ten times as long to write it."""
     keys = [prefix + o.key for o in objects]
     joined = "".join(keys)
-    if any(c in joined for c in _SPECIAL):  # in a fiftieth of the time that a pattern takes
+    if any(c in joined for c in _SPECIAL):  # takes a fiftieth of the time of a pattern
         keys = [escape(key, _WHITE) for key in keys]
     rows = [
         f"<Object><Key>{key}</Key><VersionId>{escape(o.version_id)}</VersionId></Object>"
@@ -299,12 +304,14 @@ def request_body(objects: Sequence[VersionedKey], prefix: str) -> bytes:
 
 
 def read_deleted(body: bytes, objects: Sequence[VersionedKey], prefix: str) -> VersionsDeleted:
-    """Return what an answer to `request_body` reports for each object. An object that it does not name is a failure."""
+    """Return the result that an answer to `request_body` reports for each object. An object that the answer does not
+    name counts as a failure.
+    """
     usual = "".join([f"<Deleted><Key>{prefix}{o.key}</Key></Deleted>" for o in objects]).encode()
     if usual in body and b"Error" not in body:
         return VersionsDeleted()  # in the order of the request, as most stores answer
     if {*_DELETED.findall(body)} == {(prefix + o.key).encode() for o in objects} and b"Error" not in body:
-        return VersionsDeleted()  # in another order, in a fifth of the time that parsing takes
+        return VersionsDeleted()  # in a different order; this takes a fifth of the time of parsing
     plain = {o.key for o in objects if not o.version_id}  # the answer also names the marker of a deleted version
     done, named = VersionsDeleted(), set[tuple[str, str]]()
     for element in ElementTree.fromstring(body):  # noqa: S314 (as botocore parses it)
@@ -315,7 +322,7 @@ def read_deleted(body: bytes, objects: Sequence[VersionedKey], prefix: str) -> V
             named.add((key, ""))
         if element.tag.endswith("Error"):
             message = without_secrets(fields.get("Message", ""))
-            # a store may call the object as it is `null`
+            # a store may give the current object the version `null`
             done.failures.append(DeleteFailure(key, fields.get("Code", ""), message, "" if key in plain else version))
         elif key in plain and fields.get("DeleteMarker") == "true" and "DeleteMarkerVersionId" in fields:
             done.markers[key] = fields["DeleteMarkerVersionId"]

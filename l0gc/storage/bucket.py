@@ -1,4 +1,4 @@
-"""Read how a bucket is set up: which settings work against l0gc, and which help it. Changes nothing."""
+"""Read a bucket's configuration: the settings that conflict with l0gc, and those that help it. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LifecycleRule:
-    """An enabled rule; `does` is what it does to objects whose keys begin with `prefix`."""
+    """An enabled rule; `does` lists its effects on objects whose keys begin with `prefix`."""
 
     name: str
     prefix: str
@@ -31,9 +31,9 @@ def lifecycle(store: S3Store) -> list[LifecycleRule]:
     """Return the enabled lifecycle rules; keys are relative to the bucket, not to the URL's prefix.
 
     Raises:
-        StoreError: the store or the credentials do not show them; so does `object_lock`.
+        StoreError: the store or the credentials do not allow reading them. `object_lock` raises it, too.
     """
-    # S3 answers 404 without a configuration.
+    # S3 answers 404 if the bucket has no configuration.
     r = if_there(store.ask, "head", "get_bucket_lifecycle_configuration", "lifecycle") or {}
     return [_rule(rule) for rule in r.get("Rules", []) if rule.get("Status") == "Enabled"]
 
@@ -65,7 +65,7 @@ def _rule(rule: Any) -> LifecycleRule:
     if rule.get("Transitions") or rule.get("NoncurrentVersionTransitions"):
         does.add(MOVES)
     where = rule.get("Filter", {})
-    if set(where.get("And", where)) - {"Prefix"}:  # a filter by tags or size leaves some objects
+    if set(where.get("And", where)) - {"Prefix"}:  # a filter by tags or size exempts some objects
         does -= {EXPIRES_OLD, EXPIRES_MARKERS}
     prefix = where.get("Prefix") or where.get("And", {}).get("Prefix") or rule.get("Prefix") or ""
     return LifecycleRule(rule.get("ID", ""), prefix, frozenset(does))

@@ -1,8 +1,8 @@
-"""Bulk work through obstore: listings, range reads and writes, for a fraction of the CPU that boto3 takes.
+"""Bulk work through obstore: listings, range reads and writes, for a fraction of boto3's CPU time.
 
-What makes it safe: nothing is concluded from obstore's errors, which are only text, but whether to send the request again.
-boto3 then repeats the request, and its answer decides. The end of a listing is also confirmed through boto3, and deletes are
-sent by it alone, since obstore shows neither the document that it read nor what was deleted.
+This is safe because obstore's errors, which are only text, decide nothing except whether to send a request again. After
+a failure boto3 repeats the request, and its answer decides. boto3 also confirms the end of each listing. Only boto3
+sends deletes, since obstore does not show the answer's document or the deleted keys.
 """
 
 from __future__ import annotations
@@ -31,11 +31,13 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 COALESCE_BYTES: Final = 1 << 20
-"""Ranges of one object that are closer than this are fetched as one."""
+"""Ranges of one object with a gap of less than this are fetched as one."""
 _NOTHING: Final = {"proxy_url": "http://127.0.0.1:9", "proxy_excludes": "*,0.0.0.0/0,::/0"}
-"""A proxy that no host uses: without it obstore would take the environment's proxy, by different rules."""
+"""A proxy that no host uses. Without it, obstore would choose a proxy from the environment, by different rules than
+botocore.
+"""
 _FIXED: Final = {
-    "checksum_algorithm": "sha256",  # so that a store refuses what was altered in transit (hazard 34); signing needs it too
+    "checksum_algorithm": "sha256",  # detects bytes altered in transit (hazard 34); signing needs it, too
     "conditional_put": "etag",
     "copy_if_not_exists": "multipart",
     "disable_bulk_delete": False,
@@ -45,8 +47,9 @@ _FIXED: Final = {
     "skip_signature": False,
     "unsigned_payload": False,
 }
-"""Set explicitly because obstore would otherwise read each from an AWS_ variable of the environment; all but the checksum
-are its defaults."""
+"""Settings that obstore would otherwise read from AWS_ variables of the environment. All except the checksum are its
+defaults.
+"""
 _PLAIN: Final = (string.ascii_letters + string.digits + "._/-").encode()
 """Characters that have a single form in URLs, XML and paths."""
 _ODD_PARTS: Final = (b"//", b"/./", b"/../")
@@ -58,9 +61,9 @@ class Reach:
     """Botocore's decisions about requests for objects of the bucket.
 
     Attributes:
-        bucket_url: the URL that keys are appended to, whatever the addressing style.
-        proxy: its URL, or None.
-        ca_bundle: the file of the trusted certificates.
+        bucket_url: the URL to which keys are appended, whatever the addressing style.
+        proxy: the URL of the proxy, or None.
+        ca_bundle: the file with the trusted certificates.
         obstacle: why obstore cannot send such requests; empty if it can.
     """
 
@@ -73,18 +76,20 @@ class Reach:
 
 @cache
 def process() -> int:
-    """Return the process that obstore runs in, which is the first that calls this. Its threads do not survive a fork."""
+    """Return the process in which obstore runs, which is the first to call this function. Its threads do not survive a
+    fork.
+    """
     return os.getpid()
 
 
 class Bulk:
-    """One bucket, addressed by full keys; safe for use by several threads.
+    """A bucket, addressed by full keys; safe for use by several threads.
 
     Args:
         count: called for each request.
 
     Raises:
-        ValueError: obstore cannot be given what botocore decided.
+        ValueError: obstore does not accept botocore's decision.
     """
 
     def __init__(
@@ -95,7 +100,7 @@ class Bulk:
         self._store = self._client()
 
     def _client(self) -> Obstore:
-        import obstore  # whole: threads that import it and its parts in different orders deadlock
+        import obstore  # the whole package: threads that import it and its parts in different orders deadlock
 
         reach = self._reach
         options: dict[str, Any] = {
@@ -107,7 +112,8 @@ class Bulk:
         options |= {"proxy_url": reach.proxy, "proxy_excludes": ""} if reach.proxy else _NOTHING
         if reach.bucket_url.startswith("https:"):
             options["root_certificate"] = Path(reach.ca_bundle).read_bytes()
-        # Under this name it overrides AWS_ENDPOINT_URL_S3; virtual-hosted means that it has the bucket in it.
+        # The option with this name overrides AWS_ENDPOINT_URL_S3; "virtual hosted" means that the URL contains the
+        # bucket.
         where = {"aws_endpoint_url_s3": reach.bucket_url, "virtual_hosted_style_request": True}
         said = {"aws_server_side_encryption": self._config.sse, "aws_sse_kms_key_id": self._config.sse_kms_key_id}
         encryption = {name: value for name, value in said.items() if value}
@@ -117,7 +123,7 @@ class Bulk:
                 region=reach.region,
                 credential_provider=partial(_credential, self._credentials),
                 client_options=cast("ClientConfig", options),
-                retry_config={"max_retries": 0, "retry_timeout": timedelta(minutes=1)},  # `_again` decides
+                retry_config={"max_retries": 0, "retry_timeout": timedelta(minutes=1)},  # `_asks_again` decides
                 config=cast("S3Config", where | encryption | _FIXED),
             )
         except obstore.exceptions.BaseError as e:
@@ -136,9 +142,10 @@ class Bulk:
         return self._ask("get", key, ask)
 
     def pages(self, prefix: str | None, start_after: str | None) -> Iterator[ListedPage]:
-        """Yield the pages of a listing; keys without the URL's prefix. Raises obstore's errors.
+        """Yield the pages of a listing, with keys relative to the URL's prefix. Raises obstore's errors.
 
-        obstore takes any well-formed document without a key for the end of the listing: the caller has to confirm it.
+        obstore reads any well-formed document without a key as the end of the listing, so the caller has to confirm the
+        end.
         """
         import obstore
         from arro3.core import DataType
@@ -160,7 +167,7 @@ class Bulk:
                         list(batch.column("size").to_pylist()),
                         [us // 1000 for us in batch.column("last_modified").cast(int64).to_pylist()],
                     )
-                    del batch  # a caller that takes the page may wait with it
+                    del batch  # the caller may hold the page for long
                     if keys:
                         last = keys[-1]
                         yield page
@@ -174,7 +181,7 @@ class Bulk:
                     self._count("list")
 
     def put(self, key: str, body: bytes) -> bool:
-        """Write one object, with retries; return whether it was certainly written. Nothing is sent if the key has more
+        """Write one object, with retries, and return whether it was certainly written. Send nothing if the key has more
         than one form.
         """
         import obstore
@@ -189,7 +196,7 @@ class Bulk:
         return True
 
     def _ask(self, kind: str, key: str, request: Callable[[], T]) -> T:
-        """Return the answer to a request, which is sent again if the table of answers demands it."""
+        """Return the answer to a request, which is sent again if the table of answers requires it."""
         import obstore
 
         attempt, began = 1, time.monotonic()
@@ -204,21 +211,23 @@ class Bulk:
                 attempt += 1
 
     def _asks_again(self, error: str, kind: str, key: str, attempt: int, began: float) -> bool:
-        """Return whether a failed request is to be sent again, after the pause before that."""
+        """Pause if a failed request is to be sent again, and return whether it is."""
         row, is_unanswered = row_of_text(error), is_unanswered_text(error)
         if not row.again or attempt >= ATTEMPTS or not self._patience.allows_again(began):
             if is_unanswered:
                 self._patience.unanswered(kind, key.removeprefix(self._config.prefix), began)
             return False
         if is_unanswered:
-            self._store = self._client()  # with a new pool: its idle connections may have died, too
+            self._store = self._client()  # a new pool, since idle connections of the old one may have died, too
         time.sleep(pause_s(attempt, slower=row.slower))
         return True
 
 
 @contextmanager
 def _without_panic() -> Iterator[None]:
-    """Raise an error of obstore's in place of a panic, as when the machine allows no more threads: boto3 needs none."""
+    """Raise an error of obstore in place of a panic, for example if the machine allows no more threads, which boto3
+    does not need.
+    """
     import obstore
 
     try:
@@ -235,8 +244,8 @@ def _next(stream: Iterator[T]) -> T | None:
 
 
 def _credential(credentials: Credentials) -> S3Credential:
-    """Return the current credentials and when they expire. obstore asks for new ones 5 minutes before that."""
-    credentials.get_frozen_credentials()  # renews them, which may move their end; a later renewal moves it further
+    """Return the current credentials and when they expire. obstore requests new ones 5 minutes before that."""
+    credentials.get_frozen_credentials()  # renews the credentials if they expire soon, which changes the expiry
     expires = getattr(credentials, "_expiry_time", None)
     now: Any = credentials.get_frozen_credentials()
     return {

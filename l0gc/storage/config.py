@@ -1,4 +1,6 @@
-"""Holds the address of a cluster: a bucket, a prefix, an endpoint, parsed from `s3://bucket[/prefix]`. Holds no secret."""
+"""The address of a cluster: an endpoint, and a bucket and a prefix, parsed from `s3://bucket[/prefix]`. It contains no
+secret.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from l0gc.settings import IDLE_S, TIMEOUT_S
 
 ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
-"""The environment variables for each, in order of precedence."""
+"""The environment variables of the region, in order of precedence."""
 
 _ODD: Final = re.compile(r"^\s|\s$|[\x00-\x1f\x7f]")
 _READ: Final = re.compile(
@@ -23,7 +25,9 @@ _READ: Final = re.compile(
     r"|CA_BUNDLE|CONFIG_FILE|SHARED_CREDENTIALS_FILE|DATA_PATH|WEB_IDENTITY_TOKEN_FILE|ROLE_(ARN|SESSION_NAME)"
     r"|(CONTAINER|EC2_METADATA|METADATA_SERVICE|USE|SDK|S3|STS)_\w+)"
 )
-"""The variables that botocore reads. Others with that beginning belong to other programs, and may hold whole files."""
+"""The variables that botocore reads. Other variables with this prefix belong to other programs, and may hold whole
+files.
+"""
 ENCRYPTIONS: Final = ("AES256", "aws:kms", "aws:kms:dsse")
 """The ways in which each written object may be encrypted, in S3's terms."""
 SSE_VARIABLES: Final = ("L0GC_SSE", "L0GC_SSE_KMS_KEY_ID")
@@ -36,7 +40,9 @@ def first_of(environment: Mapping[str, str], names: Sequence[str]) -> str | None
 
 
 def check_word(name: str, value: str) -> None:
-    """Raise `UsageError` if a value has a newline or spaces at its end, or control characters. The value is not repeated."""
+    """Raise `UsageError` if a value has a newline or spaces at an end, or control characters. The message omits the
+    value.
+    """
     if _ODD.search(value):
         flaw = "ends with a newline" if value.endswith("\n") else "has a space at an end, or a control character in it"
         raise UsageError(f"{name} {flaw}: set it without that")
@@ -52,7 +58,7 @@ def check_endpoint(url: str) -> None:
 
 
 def _refuse_credentials(name: str, given: str) -> None:
-    if "@" in given:  # not repeated: what stands before it may be a secret
+    if "@" in given:  # not shown, since the text before '@' may be a secret
         raise UsageError(
             f"the {name} holds an '@'; credentials do not go there: set AWS_ACCESS_KEY_ID and "
             "AWS_SECRET_ACCESS_KEY, or --profile"
@@ -61,7 +67,7 @@ def _refuse_credentials(name: str, given: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """The address of the bucket. It holds no secret, so it may be pickled, logged and sent to executors."""
+    """The address of the bucket. It contains no secret, so it may be pickled, logged and sent to executors."""
 
     bucket: str
     prefix: str = ""
@@ -71,11 +77,11 @@ class StoreConfig:
     sse: str | None = None
     sse_kms_key_id: str | None = None
     timeout_s: float = TIMEOUT_S
-    """How long a run waits in total for answers that do not come: see `patience`."""
+    """How long a run waits in total for a silent store; see `patience`."""
     idle_s: float = IDLE_S
-    """After how long an idle connection is closed: see `connections`."""
+    """How long a connection may be idle before it is closed; see `connections`."""
     settings: str = ""
-    """Other settings for botocore, as JSON: see `Access.settled`."""
+    """Other settings for botocore, as JSON; see `Access.settled`."""
 
     @classmethod
     def from_url(
@@ -93,8 +99,8 @@ class StoreConfig:
         """Parse `s3://bucket[/prefix]`. By default the environment sets the encryption of writes.
 
         Raises:
-            UsageError: the URL is malformed, the URL or the endpoint holds credentials, a variable for botocore has for
-                example a newline at its end, or the encryption is unknown.
+            UsageError: the URL is malformed, the URL or the endpoint contains credentials, a variable for botocore is
+                invalid, for example because it ends with a newline, or the encryption is unknown.
         """
         sse, sse_kms_key_id = (
             sse or os.environ.get(SSE_VARIABLES[0]),

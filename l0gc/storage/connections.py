@@ -1,10 +1,10 @@
-"""Close idle connections before a NAT or a firewall forgets them, and probe those that wait for an answer.
+"""Close idle connections before a NAT or a firewall forgets them, and probe connections that wait for an answer.
 
-A device that forgets a connection drops its packets without an error: the next request would wait until it times out, and
-so would one request for each connection of the pool. botocore only closes a connection that the server closed. Here a
-connection that was idle for too long counts as closed, too (`--idle-timeout`). If one dies sooner, the connections that were
-idle then count as closed with it: its request is sent again on a new one. obstore has a setting for idle connections, and
-probes without one.
+A device that forgets a connection drops its packets without an error: the next request would wait until it times out,
+and so would one request for each connection of the pool. botocore only closes a connection that the server closed. With
+this module, a connection that was idle for too long counts as closed, too (`--idle-timeout`). If one dies sooner, all
+connections that were idle at that time count as closed, and its request is sent again on a new one. obstore has a
+setting for idle connections, and sends probes by default.
 """
 
 from __future__ import annotations
@@ -26,20 +26,22 @@ _KEEP_ALIVE: Final = [
             ("TCP_KEEPCNT", 3),
             ("TCP_USER_TIMEOUT", 10_000),
         )
-        if hasattr(socket, name)  # not every system has it
+        if hasattr(socket, name)  # not all systems have these options
     ),
 ]
 """A connection is probed once nothing has arrived for 15 s. It is closed 15 s later, or 10 s after an unconfirmed packet."""
 
 
 class Idle:
-    """Determines which idle connections may be used: those that were idle for less than `seconds`, since the last death."""
+    """Decides which idle connections may be used: those that got an answer within the last `seconds`, and since the
+    last connection died.
+    """
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._died = seconds, float("-inf")
 
     def died(self) -> None:
-        """Note that a connection which had been used before got no answer."""
+        """Record that a connection that had been used before got no answer."""
         self._died = time.monotonic()
 
     def allows(self, answered: float) -> bool:
@@ -47,7 +49,7 @@ class Idle:
 
 
 def keep_connections_fresh(client: Any, idle: Idle) -> None:
-    """Make a new botocore client keep connections alive, and use none that was idle for too long."""
+    """Make a new botocore client keep connections alive, and reuse none that was idle for too long."""
     from botocore.awsrequest import AWSHTTPConnectionPool, AWSHTTPSConnectionPool
 
     classes = client._endpoint.http_session._pool_classes_by_scheme  # botocore has no setting for this
@@ -57,7 +59,7 @@ def keep_connections_fresh(client: Any, idle: Idle) -> None:
 
 def _fresh(kind: Any, idle: Idle) -> type[Any]:
     class Connection(kind):  # type: ignore[misc]
-        """Counts as dropped by the server unless it may be used, so that urllib3 opens another one."""
+        """A connection that urllib3 regards as dropped by the server, and replaces, if it may not be reused."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options | {"socket_options": _KEEP_ALIVE})

@@ -1,10 +1,10 @@
 """Decide whose turn it is when many processes append to one log.
 
-Each attempt costs a request, and only one attempt wins an offset. Chance alone is unfair: the last winner is the first to
-know the next offset, and wins again. But all writers read the same log, and each entry names its writer, so they take
-turns. The writer whose last entry is the oldest goes next. The others read the log until those before them have appended.
-If nothing lands, the next writer takes over after a few turns. Writers further back wait longer, but only by the
-logarithm of their rank: if a dozen writers have finished, the thirteenth must not wait for a dozen turns.
+Each attempt costs a request, and only one attempt wins an offset. Chance alone is unfair: the last winner is the first
+to know the next offset, and wins again. But all writers read the same log, and each entry names its writer, so they
+take turns. The writer whose last entry is the oldest goes next. The others read the log until the writers before them
+have appended. If nothing lands, the next writer takes over after a few turns. Writers further back wait longer, but
+only by the logarithm of their rank: if a dozen writers have finished, the thirteenth must not wait for a dozen turns.
 
 A writer that appends before its turn ends the turns of all writers before it, which have finished or are late. All
 writers see this in the log, so each such turn is waited for only once. A late writer appends at once, as a newcomer does.
@@ -29,28 +29,28 @@ from l0gc.runtime import Runtime
 _REQUEST_S: Final = 0.02
 """The assumed duration of a request before one has been measured."""
 _MOST_REQUEST_S: Final = 1.0
-"""A longer measurement means a suspended process or a repeated request."""
+"""The longest duration that is counted; a longer one means a suspended process or a repeated request."""
 _SMOOTH: Final = 0.2
 _TURN_REQUESTS: Final = 2
-"""A turn is two requests: the read that finds the last entry, and the append."""
+"""The requests of a turn: the read that finds the last entry, and the append."""
 _SILENT_TURNS: Final = 2
-"""A writer takes over after this many turns without an entry, plus the logarithm of its rank."""
+"""The number of turns without an entry, plus the logarithm of its rank, after which a writer takes over."""
 _POLL_TURNS: Final = 0.1
-"""How often the next writer in the order reads, once the one before it should be done."""
+"""The interval, in turns, at which the next writer reads the log, once the writer before it should be done."""
 _EARLY: Final = 0.7
 """A writer further back reads again after this fraction of the time that the writers before it should take."""
 _SPREAD: Final = 3
 _MOST_SPREAD: Final = 16
-"""After each conflict in a row but the first, a newcomer lets up to 3 more entries pass, and never more than 16."""
+"""The most entries that a newcomer lets pass. It lets up to 3 more pass after each further conflict in a row."""
 _MOST_WRITERS: Final = 1000
-"""A process that only reads a log remembers no more writers than this."""
+"""The most writers that a process remembers if it only reads the log."""
 _GAP_EVERY: Final = 12
 _GAP_REQUESTS: Final = 4
-"""The gap that a lone writer leaves: enough for a newcomer's read and append."""
+"""The requests in the gap that a lone writer leaves: enough for a newcomer's read and append."""
 
 
 class WriterOrder:
-    """The order of a log's writers, as seen by one of them; not safe for use by several threads."""
+    """The order of a log's writers, as one of them sees it; not safe for use by several threads."""
 
     def __init__(self, runtime: Runtime, writer: str) -> None:
         self._runtime = runtime
@@ -63,7 +63,9 @@ class WriterOrder:
         self._request_s = _REQUEST_S
 
     def landed(self, writers: Sequence[str]) -> None:
-        """Record entries of these writers in their order. Each moves to the end, and those before it lose their turns."""
+        """Record entries by these writers, in order. Each writer moves to the end, and the writers before it lose their
+        turns.
+        """
         for writer in writers:
             self._to_pass = max(0, self._to_pass - 1)
             if writer in self._order:
@@ -80,7 +82,7 @@ class WriterOrder:
             self._landed_at = self._runtime.clock.monotonic()
 
     def lost(self) -> None:
-        """Record that another writer was first."""
+        """Record that another writer won the offset."""
         self._conflicts += 1
         self._to_pass = int(self._runtime.jitter(min(_MOST_SPREAD, _SPREAD * (self._conflicts - 1))))
 
@@ -90,7 +92,7 @@ class WriterOrder:
 
     @property
     def writers(self) -> int:
-        """Return how many writers are in the order, this one included."""
+        """Return the number of writers in the order, including this one."""
         return len({self._writer, *self._order})
 
     @property
@@ -100,11 +102,11 @@ class WriterOrder:
 
     @property
     def rank(self) -> int:
-        """Return how many entries of others should land before this writer appends."""
+        """Return how many entries by other writers should land before this writer appends."""
         return self._order.index(self._writer) if self.joined else self._to_pass
 
     def pause_s(self) -> float:
-        """Return how long to wait before reading the log again; 0 means append now."""
+        """Return how many seconds to wait before reading the log again; 0 means that it is this writer's turn."""
         silent = self._runtime.clock.monotonic() - self._landed_at
         if self.writers == 1:
             gap = self._in_a_row > 0 and self._in_a_row % _GAP_EVERY == 0

@@ -2,13 +2,13 @@
 
 One changed bit could make a different valid entry: an epoch that was never reached, or a bound that releases live
 objects. So each object ends with a CRC-32 over its key and its content, which detects both a changed object and a
-misplaced one. Nothing is unpacked before the checksum matches, and nothing beyond a size limit. An object that fails
+misplaced one. An object is unpacked only if its checksum matches, and only up to a size limit. An object that fails
 these checks stops its log.
 
 An object consists of one byte for the compression, the content (a msgpack array), and four bytes of checksum. A
-checkpoint consists of two such parts, after their lengths and a checksum of these, so that a reader that needs only the
-first can leave out the second, which may be large. Stored JSON, such as a boundary, has its checksum in a last line
-(`seal`).
+checkpoint consists of two such parts, preceded by their lengths and a checksum of the lengths, so that a reader that
+needs only the first part can skip the second, which may be large. Stored JSON, such as a boundary, has its checksum in
+its last line (`seal`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ _PLAIN: Final = 1
 _ZSTD: Final = 2
 _SEAL_BYTES: Final = 4
 _REST: Final = "#2"
-"""What follows the key in the checksum of a checkpoint's second part, so that neither part passes for the other."""
+"""The suffix of the key in the checksum of a checkpoint's second part, which keeps the two parts from being confused.
+"""
 _LENGTHS: Final = struct.Struct("<QQ")
 _SEAL: Final = re.compile(rb'\n\{"crc32":([0-9]{1,10})\}\n\Z')
 _WORTH_PACKING: Final = 128
-"""Below this size a zstd frame saves too little to matter."""
+"""The size below which a zstd frame saves too little to matter."""
 
 Millis = Annotated[int, msgspec.Meta(ge=0)]
 
 
 def read_limit(key: str) -> float:
-    """Return how many bytes of an object are read at most when it is read whole.
+    """Return the most bytes that are read of a whole object.
 
-    A longer object was put there by somebody else. It is read up to this limit, so that decoding it fails.
+    A longer object was not written by l0gc. It is read up to this limit, so that decoding it fails.
     """
     if not key.startswith("l0gc/"):
         return math.inf
@@ -59,10 +60,11 @@ def read_limit(key: str) -> float:
 
 
 class Entry(msgspec.Struct, array_like=True, frozen=True):
-    """The content of one offset of the log. A checkpoint's first part has the same form, with the state after its offset.
+    """The content of one offset of the log. The first part of a checkpoint has the same form, with the state after its
+    offset as payload.
 
-    `id` identifies the writer's entry, which settles an append whose reply was lost; a checkpoint has that of the entry at
-    its offset. `time_ms` is the store's clock, and never decreases from one entry to the next.
+    `id` identifies the writer's entry, which settles an append whose reply was lost; a checkpoint has the id of the
+    entry at its offset. `time_ms` is the store's time, and never decreases from one entry to the next.
     """
 
     id: str
@@ -73,8 +75,8 @@ class Entry(msgspec.Struct, array_like=True, frozen=True):
 class Place(NamedTuple):
     """A place in a log: an offset and the id of the entry there.
 
-    A note of how far a log was read is a place in it. After the log was set back to an older copy, another entry gets
-    the same offset, but never the same id (`Replica.holds`). An empty id is not compared.
+    A place records how far a log was read. If the log is set back to an older copy, a different entry gets the same
+    offset, but never the same id (`Replica.holds`). An empty id is not compared.
     """
 
     offset: int = -1
@@ -84,8 +86,8 @@ class Place(NamedTuple):
 class StoredEntry(msgspec.Struct, frozen=True):
     """An entry at its offset, or a checkpoint, whose payload is the state after it.
 
-    `date_ms` is the store's clock when it was read or written; at that time the offset after a written entry was free.
-    `weight` is the size of its object in bytes, and `created_ms` the time of its writing, if it was read.
+    `date_ms` is the store's time when it was read or written; at that time, the offset after a written entry was free.
+    `weight` is the size of its object in bytes, and `created_ms` the time at which it was written, if it was read.
     """
 
     offset: int
@@ -102,7 +104,7 @@ class StoredEntry(msgspec.Struct, frozen=True):
 
     @property
     def writer(self) -> str:
-        """Return the common prefix of the ids of this writer's entries."""
+        """Return the prefix that the ids of all entries of the same writer share."""
         return self.id[:WRITER]
 
 
@@ -112,7 +114,7 @@ _BYTES: Final = msgspec.msgpack.Decoder(bytes)
 
 
 def encode_entry(key: str, entry: Entry, limit: int = ENTRY_LIMIT) -> bytes:
-    """Return an entry as stored under `key`. Raises `ProtocolError` if it is larger than any reader accepts."""
+    """Return an entry in its stored form under `key`. Raises `ProtocolError` if it is larger than readers accept."""
     return pack_sealed(key, _ENCODER.encode(entry), limit)
 
 
@@ -122,12 +124,12 @@ def decode_entry(key: str, body: bytes, limit: int = ENTRY_LIMIT) -> Entry:
 
 
 def join_state(head: bytes, rest: bytes = b"") -> bytes:
-    """Return an encoded state in its two parts as one. Without a `rest`, it was left out, or there is none."""
+    """Join the two parts of an encoded state. The `rest` is empty if it was not read or does not exist."""
     return len(head).to_bytes(8, "little") + head + rest
 
 
 def split_state(state: bytes) -> tuple[bytes, bytes]:
-    """Return the parts that `join_state` joined. Raises `UsageError` if they cannot be told apart."""
+    """Return the parts that `join_state` joined. Raises `UsageError` if they cannot be separated."""
     length = int.from_bytes(state[:8], "little")
     if len(state) < 8 + length:
         raise UsageError(f"{len(state)} bytes do not hold {length} of a state")
@@ -135,7 +137,8 @@ def split_state(state: bytes) -> tuple[bytes, bytes]:
 
 
 def encode_checkpoint(key: str, entry_id: str, time_ms: int, state: bytes) -> bytes:
-    """Return the state after an entry, at that time of the log, as stored under `key`.
+    """Return a checkpoint in its stored form under `key`: the state after the entry `entry_id`, at the log's time
+    `time_ms`.
 
     Raises `ProtocolError` if a part is too large.
     """
@@ -149,7 +152,9 @@ def encode_checkpoint(key: str, entry_id: str, time_ms: int, state: bytes) -> by
 
 
 class Checkpoint(NamedTuple):
-    """The start of a checkpoint. `size` is that of its object; the state has its second part if `body` had it."""
+    """The decoded start of a checkpoint, or all of it. `size` is the size of its object; the state has its second part
+    if that was read.
+    """
 
     id: str
     time_ms: int
@@ -158,12 +163,12 @@ class Checkpoint(NamedTuple):
 
 
 def head_length(body: bytes) -> int:
-    """Return how many bytes of a checkpoint, given its start, its first part ends after."""
+    """Return the offset at which a checkpoint's first part ends, given the start of the checkpoint."""
     return _LENGTHS.size + _SEAL_BYTES + int.from_bytes(body[:8], "little")
 
 
 def decode_checkpoint(key: str, body: bytes) -> Checkpoint:
-    """Return the checkpoint stored under `key`, of which `body` is all, or the start with the first part.
+    """Return the checkpoint stored under `key`. The `body` is all of it, or its start including the first part.
 
     Raises `CorruptObjectError` if it was changed, belongs to another key, or was cut within a part.
     """
@@ -180,7 +185,7 @@ def decode_checkpoint(key: str, body: bytes) -> Checkpoint:
 
 
 def pack_sealed(key: str, content: bytes, limit: int, part: str = "") -> bytes:
-    """Return `content`, packed and sealed for `key` and its `part`. Raises `ProtocolError` if it is larger than `limit`."""
+    """Return `content` packed and sealed for `key` and its `part`. Raises `ProtocolError` if it is larger than `limit`."""
     if len(content) > limit:
         raise ProtocolError(f"{key} would hold {len(content):,} bytes, more than the {limit:,} that it may have")
     packed = compressed(content)
@@ -201,7 +206,7 @@ def unpack_sealed(key: str, body: bytes, decoder: msgspec.msgpack.Decoder[T], li
 
 
 def compressed(content: bytes, level: int = 3) -> bytes:
-    """Return `content` after a byte for its compression, uncompressed if that is smaller."""
+    """Return `content`, compressed if that is smaller, after a byte that names the compression."""
     if len(content) >= _WORTH_PACKING:
         small = zstandard.ZstdCompressor(level, write_content_size=True).compress(content)
         if len(small) < len(content):
@@ -212,12 +217,12 @@ def compressed(content: bytes, level: int = 3) -> bytes:
 def decompressed(where: str, packed: memoryview, limit: int, most: str = "") -> bytes:
     """Return the content that `compressed` packed.
 
-    Raises `CorruptObjectError`, naming `where`, if it is malformed or larger than `limit`; `most` expresses the limit in
+    Raises `CorruptObjectError`, which names `where`, if it is malformed or larger than `limit`; `most` is the limit in
     words.
     """
     kind, content = packed[0], packed[1:]
     try:
-        # A frame states its size, and that much memory is taken: so the size is checked first.
+        # A frame states its size, and that much memory is allocated, so the size is checked first.
         size = zstandard.get_frame_parameters(content).content_size if kind == _ZSTD else len(content)
         if size > limit:
             raise CorruptObjectError(f"{where} would unpack to more than {most or f'{limit:,} bytes'}")
@@ -236,7 +241,7 @@ def checksum(key: str, content: bytes | memoryview) -> int:
 
 
 def seal(key: str, content: bytes) -> bytes:
-    """Return `content` with its checksum as a last line."""
+    """Return `content` with its checksum as the last line."""
     return b'%b\n{"crc32":%d}\n' % (content, checksum(key, content))
 
 

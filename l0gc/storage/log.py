@@ -1,15 +1,15 @@
-"""The shared log: small entries in one folder, appended by whichever writer creates the next offset's key.
+"""The shared log: small entries in one folder. The writer that creates the next offset's key appends the entry.
 
-Why it is safe without a server:
-- An append is a conditional create, so an offset has one owner. A writer whose offset is taken learns it (412), applies
-  the owner's entry, and decides again; that fences every stale writer.
+The log is safe without a server, for these reasons:
+- An append is a conditional create, so an offset has one owner. A writer whose offset is taken gets 412, applies the
+  owner's entry, and decides again, which fences every stale writer.
 - An append whose reply was lost is settled by reading the offset back and comparing the entry's id (hazard 8). It is
-  repeated at the same offset only, never at another one while its outcome is open. A 412 alone does not say that the
-  entry is another's: a proxy may have sent the request twice. A refusal is believed only after the offset
-  was read: the store may have answered a proxy, and the proxy this writer.
-- Truncation deletes entries that a checkpoint covers, after a boundary that keeps sleepers from believing in what they
-  re-create there (`Boundary`, hazard 7).
-- Every object carries a checksum over its content and its key (`entry.py`); what fails it stops the log.
+  repeated only at the same offset, never at a different one while its outcome is unknown. A 412 alone does not prove
+  that another writer owns the entry, since a proxy may have sent the request twice. A refusal is trusted only after the
+  offset was read, since a proxy may have sent the request again and returned the second answer.
+- Truncation deletes entries that a checkpoint covers. It first raises a boundary, so that a writer that slept does not
+  trust an entry that it creates again below it (`Boundary`, hazard 7).
+- Every object has a checksum over its content and its key (`entry.py`); a mismatch stops the log.
 
 Layout: `log/{offset:020}`, `checkpoint/{offset:020}` (the state after that offset), `boundary.json` (entries below it may
 be gone).
@@ -62,25 +62,30 @@ from l0gc.storage.store_time import StoreTime
 _log: Final = logging.getLogger(__name__)
 
 TRUNCATE_MIN_AGE_MS: Final = 15 * 60_000
-"""Entries younger than this are never truncated. It bounds how long a writer may go without reading the boundary."""
+"""The least age of a truncated entry. It bounds how long a writer may work without reading the boundary."""
 APPEND_DEADLINE_S: Final = 30.0
-"""How long to resolve an ambiguous append before its outcome is reported as unknown; far below the age above."""
+"""How long an ambiguous append may take to resolve before its outcome is reported as unknown; far below
+`TRUNCATE_MIN_AGE_MS`.
+"""
 KEPT_CHECKPOINTS: Final = 2
-"""The newest checkpoint, and the one before it for readers that have just listed it."""
+"""How many checkpoints are kept: the newest, and the previous one for readers that have just listed it."""
 READ_AT_ONCE: Final = 256 << 10
-"""How much of a checkpoint is read at first, if only its first part is needed; a small one is then read whole."""
+"""How much of a checkpoint is read at first if only its first part is needed. A smaller checkpoint is thus read whole.
+"""
 _REPLAYS: Final = 8
 _CONNECTS: Final = 3
 _WINDOW: Final = 16
-"""The most entries of a tail that are read at once; a tail of unknown length is read in windows of 1, 2, 4, 8, 16."""
+"""The most entries of a tail that are read at once. A tail of unknown length is read in windows of 1, 2, 4, 8 and 16
+entries.
+"""
 _BACKOFF_S: Final = 0.1
 RAISE_DEADLINE_S: Final = 30.0
-"""How long a store that answers reads may refuse the write before the truncation gives up without deleting."""
+"""How long a store may refuse to raise the boundary before the truncation gives up without deleting."""
 _TRIES: Final = 4
-"""The least number of attempts: a process that was suspended for long has not tried for long."""
+"""The least number of attempts, since a suspended process does not try while its time passes."""
 _CHECK_SHARE: Final = 3
 CLOCKS_DIFFER_MS: Final = 5_000
-"""The servers of one store need not agree to the second, so a `Date` that goes back by this little has no meaning."""
+"""How far the clocks of one store's servers may differ. A `Date` that goes back by less has no meaning."""
 _BACKOFF_MOST_S: Final = 5.0
 _NAME: Final = re.compile(r"(log|checkpoint)/([0-9]{20})\Z")
 
@@ -95,8 +100,9 @@ _DECODER: Final = msgspec.json.Decoder(_Boundary)
 class Folder(msgspec.Struct, frozen=True):
     """The listing of a log: its entries with their write times, and its checkpoints in order.
 
-    `date_ms` is the store's clock when the listing began. An old listing stays valid: what it allows to truncate may
-    still be deleted. If `skipped` is not None, entries from there up to the newest checkpoint were not listed.
+    `date_ms` is the store's time when the listing began. An old listing stays valid: entries that it allows to truncate
+    may still be deleted. If `skipped` is not None, the entries from that offset up to the newest checkpoint were not
+    listed.
     """
 
     entries: dict[int, int] = msgspec.field(default_factory=dict)
@@ -120,15 +126,15 @@ class Folder(msgspec.Struct, frozen=True):
 
     @classmethod
     def for_replay(cls, store: ObjectStore, folder: str, *, whole: bool = False) -> Folder:
-        """List what a replay of the log below `folder` needs: all checkpoints, and the entries after the newest.
+        """List what a replay of the log below `folder` needs: all checkpoints, and the entries after the newest one.
 
-        A log of one page is listed in full. A longer one may be held by a pin. Its first page shows all checkpoints,
-        whose keys sort first, and the listing then continues after the newest. If there is a gap after it, everything is
-        listed: the store may list in another order, or the log was truncated between the pages. The newest entry is never
-        truncated, so a gap reveals both cases.
+        A log of one page is listed in full. A longer log may be held by a pin. Its first page shows all checkpoints,
+        whose keys sort first, and the listing then continues after the newest checkpoint. If there is a gap after it,
+        everything is listed: either the store lists in a different order, or the log was truncated between the pages.
+        The newest entry is never truncated, so both cases leave a gap.
 
         Args:
-            whole: list everything in any case.
+            whole: whether to list everything in any case.
         """
         if whole:
             return cls.of(store.list(folder), folder)
@@ -149,19 +155,19 @@ class Folder(msgspec.Struct, frozen=True):
         return cls(entries, listed.checkpoints, listed.date_ms, skipped)
 
     def needed_from(self, as_of: int | None) -> int:
-        """Return the offset of the checkpoint that a replay as of `as_of` starts from; older ones may be deleted.
+        """Return the offset of the checkpoint from which a replay as of `as_of` starts; older ones may be deleted.
 
-        None stands for the newest state. The result is -1 if a replay starts from the first entry.
+        None means the newest state. The result is -1 if a replay starts from the first entry.
         """
         older = (c for c in self.checkpoints if as_of is None or c <= as_of)
         return max(older, default=-1)
 
     def spent(self, kept: int, as_of: Collection[int]) -> list[int]:
-        """Return the checkpoints that may be deleted: all but the `kept` newest and those that replays as of `as_of`
-        start from.
+        """Return the checkpoints that may be deleted: all except the `kept` newest and those from which replays as of
+        `as_of` start.
 
-        If `as_of` contains -1, none may be deleted: a pin that has not taken effect may have read the log's end before
-        the listing.
+        If `as_of` contains -1, none may be deleted, since a pin that has not taken effect may have read the log's end
+        before the listing.
         """
         if -1 in as_of:
             return []
@@ -184,7 +190,7 @@ class Folder(msgspec.Struct, frozen=True):
 
 
 class Boundary:
-    """The boundary of the log below `folder`: entries below it may be gone.
+    """The boundary of the log in `folder`: entries below the boundary may be gone.
 
     Truncation deletes entries that a checkpoint covers. A writer that was suspended during a truncation could re-create a
     deleted offset and believe that it owns it (hazard 7). Three rules prevent this. Truncation first raises
@@ -200,7 +206,7 @@ class Boundary:
         self._runtime = runtime
 
     def read(self) -> tuple[int, str | None, int]:
-        """Return the boundary (0 if it does not exist), its ETag, and the store's clock when it was read.
+        """Return the boundary (0 if it does not exist), its ETag, and the store's time when it was read.
 
         Raises the errors of `ask_of_one`.
         """
@@ -213,7 +219,7 @@ class Boundary:
         return boundary, stored.etag, stored.date_ms
 
     def lift(self, boundary: int) -> int:
-        """Raise the boundary to at least `boundary`, and return the store's clock. Raises `StoreError` if that fails."""
+        """Raise the boundary to at least `boundary`, and return the store's time. Raises `StoreError` if that fails."""
         body = seal(self.key, msgspec.json.encode(_Boundary(boundary)))
         deadline = self._runtime.clock.monotonic() + RAISE_DEADLINE_S
         attempt = 0
@@ -235,13 +241,13 @@ class Boundary:
                 _pause(self._runtime, attempt)  # the offset is then read again, since the write may have landed
 
     def is_due(self, as_of_ms: int, date_ms: int) -> bool:
-        """Return whether what was free at `as_of_ms` may have been truncated by `date_ms`; a jump of the clock proves
-        nothing.
+        """Return whether an offset that was free at `as_of_ms` may have been filled and truncated by `date_ms`; a clock
+        that jumped back proves nothing.
         """
         return not within(as_of_ms, date_ms, self.min_age_ms // _CHECK_SHARE)
 
     def if_due(self, as_of_ms: int, date_ms: int) -> tuple[int, int]:
-        """Return the boundary and when it was read, or 0 if it need not be read."""
+        """Return the boundary and when it was read; the boundary is 0 if it need not be read."""
         if not self.is_due(as_of_ms, date_ms):
             return 0, date_ms
         boundary, _, seen_ms = self.read()
@@ -254,7 +260,7 @@ def within(earlier_ms: int, later_ms: int, limit_ms: int) -> bool:
 
 
 class OffsetTakenError(LogConflictError):
-    """Another writer's entry, `landed`, owns the offset. A replica at the state before it may apply it."""
+    """Another writer's entry, `landed`, owns the offset. A replica whose state ends before that entry may apply it."""
 
     def __init__(self, message: str, landed: StoredEntry) -> None:
         super().__init__(message)
@@ -294,7 +300,7 @@ class SharedLog:
         self._runtime = runtime
         self._parallel: Parallel = parallel or Parallel()
         self.writer = runtime.new_id()[:WRITER]
-        self._checked = -1  # the newest checkpoint that was read whole
+        self._checked = -1  # the newest checkpoint of which all was read
 
     def entry_key(self, offset: int) -> str:
         return f"{self.folder}log/{offset:020}"
@@ -305,11 +311,11 @@ class SharedLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def replay(self, as_of: int | None = None, *, whole: bool = True) -> Replay:
-        """Return everything that a state is built from: the newest checkpoint and every entry after it.
+        """Return the newest checkpoint and every entry after it, from which a state is built.
 
         Args:
-            as_of: the state after this entry, which a pin keeps readable, in place of the newest.
-            whole: read the checkpoint with its second part, which a large one is otherwise read without.
+            as_of: replay the state after this entry, which a pin keeps readable, in place of the newest state.
+            whole: read the whole checkpoint. If False, the second part of a large one is not read.
 
         Raises:
             CorruptObjectError: an entry is missing between two others, or does not parse.
@@ -331,10 +337,10 @@ class SharedLog:
             try:
                 kept = None if start < 0 else self.get_checkpoint(start, whole=whole)
                 entries = self._parallel.map(self.get, offsets)
-            except ObjectNotFoundError as e:  # truncated while we read: there is a newer checkpoint
+            except ObjectNotFoundError as e:  # truncated during the replay, so there is a newer checkpoint
                 gap = str(e)
                 continue
-            # If that took long, a sleeper may have re-created what was truncated in between.
+            # If that took long, a writer that slept may have created truncated entries again.
             slept = (self._runtime.clock.monotonic() - began) * 1000 >= self.min_age_ms / 3
             read_ms = max((e.date_ms for e in entries), default=folder.date_ms)
             if self.boundary.if_due(0 if slept else folder.date_ms, read_ms)[0] > start + 1:
@@ -347,14 +353,14 @@ class SharedLog:
     def tail(
         self, after: int, as_of_ms: int, *, expected: int = 1, hasty: bool = False
     ) -> tuple[list[StoredEntry], int]:
-        """Return the entries after offset `after`, and when the offset after them was free. Reads in windows that
-        grow.
+        """Return the entries after offset `after`, and when the offset after them was free. Read in windows that grow.
 
         Args:
             after: the last offset that the caller has.
-            as_of_ms: when, by the store's clock, the caller last knew it to be the end of the log.
+            as_of_ms: the store's time at which the caller last knew that offset to be the end of the log.
             expected: the probable number of entries, which sizes the first window.
-            hasty: do not read on after the expected entries. The offset after them was free when the caller last knew.
+            hasty: stop after the expected entries. The offset after them then counts as free at the time when the
+                caller last knew so.
 
         Raises:
             LogOvertakenError: the log may have been truncated past `after`; replay it.
@@ -367,7 +373,7 @@ class SharedLog:
                 if isinstance(answer, StoredEntry):
                     entries.append(answer)
                     continue
-                # The entries that were found after this offset were written since it was seen to be free.
+                # The entries found after this offset were written after it was seen to be free.
                 if self.boundary.if_due(as_of_ms, answer)[0] > after + 1:
                     raise LogOvertakenError(f"the log {self.folder} was truncated past offset {after}")
                 self.store_time.saw(answer)
@@ -377,33 +383,36 @@ class SharedLog:
             window = min(_WINDOW, 2 * window)
 
     def _get_if_there(self, offset: int) -> StoredEntry | int:
-        """Return the entry at `offset`, or the store's clock when it did not exist."""
+        """Return the entry at `offset`, or the store's time at which it did not exist."""
         try:
             return self.get(offset)
         except ObjectNotFoundError as e:
             return e.date_ms if e.date_ms is not None else self.store.now_ms()
 
     def get(self, offset: int) -> StoredEntry:
-        """Return the entry at `offset`. Raises `ObjectNotFoundError` if it does not exist or was truncated, and what
-        `ask_of_one` raises.
+        """Return the entry at `offset`. Raises `ObjectNotFoundError` if it does not exist or was truncated, and the
+        errors of `ask_of_one`.
         """
         key = self.entry_key(offset)
         return read_again(lambda: _landed(key, offset, ask_of_one(self.store, self.store.get, key)))
 
     def is_re_created(self, offset: int) -> bool:
-        """Return whether the entry at `offset`, which a checkpoint covers, is not part of the log: it was truncated, and a
-        stale writer has created its offset again (hazard 7).
+        """Return whether the entry at `offset`, which a checkpoint covers, is not part of the log because it was
+        truncated and a stale writer created its offset again (hazard 7).
 
-        The boundary alone does not prove that: a newer log's may have stayed when the log was set back to an older copy, and
-        grew past the offset again (hazard 38). But then both its neighbours are there. A truncation deletes the one before
-        it, too, so at least one of the two is gone. Raises what reading the boundary and the two entries raises.
+        The boundary alone does not prove that: the log may have been set back to an older copy without its boundary,
+        and have grown past the offset again (hazard 38). But then both neighbours of the entry exist. A truncation also
+        deletes the entry before, so at least one of the two is gone. Raises the errors of reading the boundary and the
+        two entries.
         """
         if read_again(self.boundary.read)[0] <= offset:
             return False
         return any(if_there(self.get, beside) is None for beside in (offset - 1, offset + 1) if beside >= 0)
 
     def get_checkpoint(self, offset: int, *, whole: bool = True) -> StoredEntry:
-        """Return the state after `offset`. If it is large and not read whole, it lacks its second part. Raises as `get`."""
+        """Return the state after `offset`. If it is large and `whole` is False, it lacks its second part. Raises the
+        errors of `get`.
+        """
         key = self.checkpoint_key(offset)
 
         def read() -> StoredEntry:
@@ -427,33 +436,34 @@ class SharedLog:
         return read_again(read)
 
     def list_folder(self, *, whole: bool = True) -> Folder:
-        """List the log's folder, or the part of it that a replay needs."""
+        """List the log's folder, or the part that a replay needs."""
         return Folder.for_replay(self.store, self.folder, whole=whole)
 
     # -- appending ----------------------------------------------------------------------------------------------------
 
     def append(self, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
-        """Create `offset` with `payload`; when this returns, the entry is in the log for good.
+        """Create `offset` with `payload`. When this returns, the entry is permanently in the log.
 
         Args:
-            offset: one after the last entry that the decision was made on.
+            offset: one after the last entry on which the decision was based.
             time_ms: the entry's time.
-            as_of_ms: when, by the store's clock, the caller last knew `offset` to be free.
+            as_of_ms: the store's time at which the caller last knew `offset` to be free.
 
         Raises:
             OffsetTakenError: another writer's entry owns the offset; the error holds it.
-            LogConflictError: the same, but the log has to be read before that entry may be trusted.
+            LogConflictError: another entry owns the offset, but the log has to be read before that entry can be
+                trusted.
             LogOvertakenError: the log was truncated past the offset; the entry is not part of it.
             AppendOutcomeUnknownError: it is unknown whether the entry landed.
             ProtocolError: the entry is too large.
-            StoreError: the store refused, and the entry did not land; `AccessDeniedError` among them.
+            StoreError: the store refused, and the entry did not land. `AccessDeniedError` is a case of this.
         """
         key = self.entry_key(offset)
         entry_id = f"{self.writer}-{self._runtime.new_id()}"
         body = encode_entry(key, Entry(entry_id, time_ms, payload))
         began = self._runtime.clock.monotonic()
         doubt, owner, date = self._create(offset, entry_id, body, began + APPEND_DEADLINE_S)
-        # The entry of a process that slept this long may have landed, and been truncated since.
+        # If the process slept this long, its entry may have landed and been truncated since.
         slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
         if owner is not None and owner.id != entry_id:
             taken = f"{key} belongs to another writer"
@@ -463,12 +473,12 @@ class SharedLog:
                 raise LogConflictError(taken)
             raise OffsetTakenError(taken, owner)
         try:
-            # Whatever the dates say: the one that `as_of_ms` comes from may have been ahead by as much.
+            # A sleep counts whatever the dates are, since the date of `as_of_ms` may have been ahead by as much.
             boundary, seen_ms = self.boundary.if_due(0 if slept else as_of_ms, date)
         except (StoreError, CorruptObjectError) as e:
             raise self._unknown(offset, e) from e
         if boundary > offset:
-            # The dates may differ by less than the elapsed time, since the first may have been ahead.
+            # The dates may differ by less than the elapsed time if the first one was ahead.
             slept = self._runtime.clock.monotonic() - began >= self.min_age_ms / 1000
             overtaken = LogOvertakenError(f"the log {self.folder} was truncated past offset {offset}; it is replayed")
             # Either the offset was re-created after a truncation, or the entry landed and was truncated since, inside
@@ -479,17 +489,17 @@ class SharedLog:
         if doubt is not None:
             _log.info("an append whose reply was lost has landed: %s", doubt, extra=event("append_settled", key=key))
         self.store_time.saw(date)
-        # Of an entry that was found, only the time of its writing shows when the offset after it was free.
+        # For an entry that was read back, only the time of its writing shows when the offset after it was free.
         date = date if owner is None else min(date, owner.created_ms)
         return StoredEntry(offset, time_ms, payload, date, len(body), entry_id)
 
     def _create(
         self, offset: int, entry_id: str, body: bytes, deadline: float
     ) -> tuple[StoreError | None, StoredEntry | None, int]:
-        """Create the entry, unless the offset has an owner.
+        """Create the entry unless the offset has an owner.
 
-        Returns the last ambiguous error, the owner as read back (None if the store confirmed this writer), and the
-        store's clock.
+        Returns the last ambiguous error, the owner's entry as read back (None if the store confirmed this writer's),
+        and the store's time.
         """
         doubt: StoreError | None = None
         attempt = 0
@@ -502,7 +512,7 @@ class SharedLog:
                 except StoreError as unread:
                     doubt = doubt or unread
                     owner = self._settle(offset, deadline, doubt)
-                if owner is None:  # it was there, and is not: it may have been this writer's
+                if owner is None:  # the entry existed and is gone; it may have been this writer's
                     raise self._unknown(offset, doubt or e) from e
             except (AmbiguousWriteError, StoreTimeoutError, ThrottledError) as e:
                 doubt = e
@@ -523,8 +533,8 @@ class SharedLog:
             _pause(self._runtime, attempt)
 
     def _settle(self, offset: int, deadline: float, cause: StoreError) -> StoredEntry | None:
-        """Return the owner of the offset after an ambiguous append; None if it has none yet. Reads at least once, even
-        past the deadline.
+        """Return the entry that owns the offset after an ambiguous append; None if the offset is still free. Read at
+        least once, even past the deadline.
         """
         attempt = 0
         while True:
@@ -543,19 +553,19 @@ class SharedLog:
             owner = self._owner(offset)
         except StoreError as e:
             if isinstance(refusal, AccessDeniedError) and isinstance(e, AccessDeniedError):
-                raise refusal from e  # credentials that may not even read have written nothing
+                raise refusal from e  # credentials without read access have written nothing
             raise self._unknown(offset, refusal) from e
         if owner is None and self._runtime.clock.monotonic() > deadline:
-            raise self._unknown(offset, refusal)  # a process that slept: it may have landed, and been truncated
+            raise self._unknown(offset, refusal)  # the process slept, so the entry may have landed and been truncated
         if owner is None or owner.id != entry_id:
             raise refusal
         return owner
 
     def _owner(self, offset: int) -> StoredEntry | None:
-        """Return the entry at the offset, which may be this writer's; None without one.
+        """Return the entry at the offset, which may be this writer's; None if the offset is free.
 
         Raises:
-            StoreError: it was not read as an entry, however often it was read (hazard 34).
+            StoreError: repeated reads did not return a valid entry (hazard 34).
         """
         key = self.entry_key(offset)
 
@@ -574,7 +584,8 @@ class SharedLog:
     # -- checkpoints and truncation -----------------------------------------------------------------------------------
 
     def write_checkpoint(self, offset: int, state: bytes, time_ms: int, entry_id: str = "") -> tuple[int, bool]:
-        """Store the state after the entry `entry_id` at `offset`; return its weight, and whether it was certainly stored.
+        """Store the state after the entry `entry_id` at `offset`. Return the checkpoint's weight, and whether it was
+        certainly stored.
 
         Another process may have stored it before; the state is the same, since `apply` is deterministic.
         """
@@ -589,7 +600,7 @@ class SharedLog:
         return len(body), True
 
     def newest_checkpoint(self) -> tuple[int, int] | None:
-        """Return the offset and the weight of the newest checkpoint, of any writer."""
+        """Return the offset and the weight of the newest checkpoint by any writer."""
         listing = self.store.list(f"{self.folder}checkpoint/")
         kept = Folder.of(listing, self.folder).checkpoints
         if not kept:
@@ -597,13 +608,14 @@ class SharedLog:
         return kept[-1], self.store.head(self.checkpoint_key(kept[-1])).size
 
     def truncate(self, folder: Folder | None = None, as_of: Collection[int] = ()) -> int:
-        """Delete what may be deleted according to `folder`, by default a new listing; return the number of entries.
+        """Delete the entries and checkpoints that `folder`, by default a new listing, allows to delete. Return the
+        number of entries.
 
-        Nothing is deleted unless the newest checkpoint was read: from then on it is the only copy of what the entries before
-        it say (hazard 34).
+        Nothing is deleted unless the newest checkpoint was read, since it becomes the only copy of the state before it
+        (hazard 34).
 
         Args:
-            as_of: a replay as of each of these offsets stays possible.
+            as_of: the offsets as of which a replay stays possible.
         """
         folder = folder if folder is not None else self.list_folder()
         old = folder.ripe(self.min_age_ms, min(as_of, default=None))
@@ -613,9 +625,9 @@ class SharedLog:
             try:
                 self.get_checkpoint(newest)
             except ObjectNotFoundError:
-                return 0  # another process has deleted it, after a newer one
+                return 0  # another process has written a newer one and deleted this one
         if old and self.boundary.lift(old[-1] + 1) < folder.date_ms - CLOCKS_DIFFER_MS:
-            return 0  # the listing's clock, by which they were old, was ahead
+            return 0  # the listing's date, by which the entries were old enough, was ahead
         keys = [self.entry_key(o) for o in old] + [self.checkpoint_key(o) for o in spent]
         for at in range(0, len(keys), PAGE_SIZE):
             failures = self.store.delete(keys[at : at + PAGE_SIZE])

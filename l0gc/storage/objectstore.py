@@ -1,8 +1,8 @@
 """The interface to an object store.
 
-All of l0gc rests on five promises, which `storage/probe.py` tests before anything is stored: a conditional create has one
-winner, a conditional replace has one winner, a read sees the last write, a listing sees the last write, and a listing is
-in key order. Keys here are relative to the URL's prefix.
+l0gc relies on five guarantees, which `storage/probe.py` tests before anything is stored: a conditional create has one
+winner, a conditional replace has one winner, a read sees the last write, a listing sees the last write, and a listing
+is in key order. In this interface, keys are relative to the URL's prefix.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 PAGE_SIZE: Final = 1000
-"""Keys in one LIST response, and in one DELETE request: S3's maximum."""
+"""S3's maximum number of keys in a LIST response and in a DELETE request."""
 READS: Final = 3
-"""How often bytes are read that do not match their checksum, before they count as damaged."""
+"""How often bytes that do not match their checksum are read before they count as damaged."""
 
 
 class StoredObject(msgspec.Struct, frozen=True):
-    """An object as read. Times are the store's, in milliseconds since 1970."""
+    """An object that was read. Times are the store's, in milliseconds since 1970."""
 
     body: bytes
     etag: str
@@ -57,7 +57,7 @@ class Head(msgspec.Struct, frozen=True):
 
 
 class PutResult(msgspec.Struct, frozen=True):
-    """A write that landed; `date_ms` is the store's clock in its answer."""
+    """The result of a write that landed; `date_ms` is the store's time in its answer."""
 
     etag: str
     date_ms: int
@@ -75,9 +75,10 @@ class ListedPage(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """A folder: each key with the time of its last change; `date_ms` is the store's clock when the listing began.
+    """The listing of a folder: each key with the time of its last change. `date_ms` is the store's time when the
+    listing began.
 
-    `more`: the folder has more keys, because only its first page was requested.
+    `more` is True if only the first page was requested and the folder has more keys.
     """
 
     modified_ms: dict[str, int]
@@ -104,8 +105,8 @@ ENABLED: Final = "enabled"
 SUSPENDED: Final = "suspended"
 
 
-class VersionedKey(NamedTuple):  # a thousand of them in a third of the time that a frozen dataclass takes
-    """One version of a key. An empty `version_id` stands for the current key, whose deletion leaves a delete marker."""
+class VersionedKey(NamedTuple):  # created in a third of the time of a frozen dataclass
+    """One version of a key. An empty `version_id` means the key itself, whose deletion leaves a delete marker."""
 
     key: str
     version_id: str = ""
@@ -134,7 +135,7 @@ class UnfinishedUpload(msgspec.Struct, frozen=True):
 
 
 class VersionsDeleted(msgspec.Struct, frozen=True):
-    """The result of one DELETE request; `markers` are the ids of the delete markers that it created, by key."""
+    """The result of one DELETE request; `markers` has the ids of the delete markers that the request created, by key."""
 
     failures: list[DeleteFailure] = msgspec.field(default_factory=list)
     markers: dict[str, str] = msgspec.field(default_factory=dict)
@@ -153,7 +154,7 @@ class ObjectStore(Protocol):
         """Return the human-readable location."""
 
     quotes_etags: bool
-    """Whether If-Match takes a quoted ETag, as HTTP requires. Some stores accept only unquoted ones: the probe detects
+    """Whether If-Match takes a quoted ETag, as HTTP requires. Some stores accept only unquoted ETags; the probe detects
     this, and `l0gc/format.json` records it for later processes.
     """
 
@@ -161,19 +162,19 @@ class ObjectStore(Protocol):
         """Return the object. Raises `ObjectNotFoundError`."""
 
     def get_start(self, key: str, length: int) -> StoredObject:
-        """Return the object with its first `length` bytes alone. Raises `ObjectNotFoundError`."""
+        """Return the object with only its first `length` bytes. Raises `ObjectNotFoundError`."""
 
     def head(self, key: str) -> Head:
         """Return the size, version and time. Raises `ObjectNotFoundError`."""
 
     def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return the bytes of each (start, length), in as few requests as it takes. Raises `ObjectNotFoundError`."""
+        """Return the bytes of each (start, length), in as few requests as possible. Raises `ObjectNotFoundError`."""
 
     def put(self, key: str, body: bytes) -> PutResult:
         """Write the object, whether or not it exists."""
 
     def put_bulk(self, key: str, body: bytes) -> None:
-        """Write as `put` does, with less CPU, for objects that are rewritten repeatedly in the background."""
+        """Write as `put` does, with less CPU time, for objects that are rewritten repeatedly in the background."""
 
     def put_file(self, key: str, path: Path) -> None:
         """Write a file, in parts if it is large; durable and complete when this returns."""
@@ -190,23 +191,25 @@ class ObjectStore(Protocol):
         """Delete up to `PAGE_SIZE` keys in one request; a missing key counts as deleted."""
 
     def delete_once(self, keys: Sequence[str]) -> list[DeleteFailure]:
-        """Delete as `delete` does, but in a request that is sent once, so that the caller sees each `ThrottledError`
-        and can slow down.
+        """Delete as `delete` does, but send the request only once, so that the caller gets each `ThrottledError` and
+        can slow down.
         """
 
     def discard(self, folder: str, written: Sequence[str] = ()) -> None:
-        """Remove a trial's folder with its history, by whatever requests the store accepts; `written` also if the store
-        lists nothing.
+        """Remove a trial's folder with its history, by any request that the store accepts; remove the keys `written`
+        even if the store cannot list.
         """
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
-        """Return all keys of a small folder, or its first page, and the store's clock when the listing began."""
+        """Return all keys of a small folder, or its first page, and the store's time when the listing began."""
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
-        """Yield the keys below `prefix`, after `start_after`, one page per request; stop iterating to stop requesting."""
+        """Yield the keys below `prefix`, after `start_after`, one page per request. No more requests are sent if the
+        caller stops iterating.
+        """
 
     def now_ms(self) -> int:
-        """Return the store's clock, in milliseconds since 1970, the only clock that ages are measured with."""
+        """Return the store's time, in milliseconds since 1970, the only time by which ages are measured."""
 
     def versioning(self) -> str:
         """Return `off`, `enabled` or `suspended`."""
@@ -215,7 +218,7 @@ class ObjectStore(Protocol):
         """Yield every version and delete marker below `prefix` of keys after `after`, one page per request."""
 
     def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
-        """Delete up to `PAGE_SIZE` of them in one request, which is sent once and never affects a newer version."""
+        """Delete up to `PAGE_SIZE` versions in one request, which is sent once and never affects a newer version."""
 
     def uploads(self, prefix: str) -> Iterator[builtins.list[UnfinishedUpload]]:
         """Yield the unfinished uploads below `prefix`, one page per request."""
@@ -229,15 +232,14 @@ def ask_of_one(
 ) -> T:
     """Read one object with `read`, given its key and more arguments.
 
-    Only a refusal by name is one: after a server error, a throttled request or a time-out, nothing is known of the object,
-    however long they last (hazard 42).
+    Only a specific error code counts as a refusal: server errors, throttling and timeouts prove nothing about the
+    object, however long they last (hazard 42).
 
     Raises:
-        RefusedObjectError: the store refuses this object by name, but serves another one.
-        UnansweredObjectError: it does not serve this object at present, but serves another one.
-        AccessDeniedError: it denies access to the whole folder, as a policy does.
-        StoreError: it serves neither.
-        Anything else that `read` raises.
+        RefusedObjectError: the store refuses this object with a specific error code, but serves another object.
+        UnansweredObjectError: the store does not serve this object at present, but serves another object.
+        AccessDeniedError: the store denies access to the whole folder, as a policy does.
+        StoreError: the store serves neither object. All other errors of `read`.
     """
     try:
         return read(key, *what, **more)
@@ -249,7 +251,7 @@ def ask_of_one(
         if isinstance(failure, AccessDeniedError):
             folder = "/".join(key.split("/")[:2]) + "/"
             try:
-                if_there(store.get, f"{folder}none")  # a policy decides before it is known whether an object exists
+                if_there(store.get, f"{folder}none")  # a policy applies even if the object does not exist
             except AccessDeniedError:
                 raise AccessDeniedError(f"{failure}, for all of {store.url}{folder}") from None
         if isinstance(failure, RequestRefusedError):
@@ -258,12 +260,13 @@ def ask_of_one(
 
 
 def read_again(read: Callable[[], T]) -> T:
-    """Return what `read` returns, which raises `CorruptObjectError` if the bytes do not match a log, a footer or a
-    seal. It is then called again: one reading may meet a bad replica, a cut connection or another object (hazard 34).
+    """Return the result of `read`, which raises `CorruptObjectError` if the bytes do not match a log, a footer or a
+    seal. After this error, call it again, since one read may hit a bad replica, a cut connection or a wrong object
+    (hazard 34).
 
     Raises:
-        CorruptObjectError: they never were.
-        RefusedObjectError, UnansweredObjectError: at once, since requests are repeated as it is.
+        CorruptObjectError: no read returned valid bytes.
+        RefusedObjectError, UnansweredObjectError: at once, since the request has already been repeated.
     """
     for _ in range(READS - 1):
         try:
@@ -284,7 +287,7 @@ def if_there(read: Callable[..., T], *what: Any) -> T | None:
 
 
 class LocalFolder:
-    """A local folder that is read like a bucket: a key is a path below it."""
+    """A local folder that is read like a bucket: a key is a path in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -315,5 +318,5 @@ class LocalFolder:
             yield ListedPage([k for k, _ in heads], [h.size for _, h in heads], [h.modified_ms for _, h in heads])
 
     def files(self, prefix: str) -> builtins.list[str]:
-        """Return the keys of all files below `prefix`, in order."""
+        """Return the keys of all files below `prefix`, in key order."""
         return sorted(p.relative_to(self.folder).as_posix() for p in (self.folder / prefix).rglob("*") if p.is_file())

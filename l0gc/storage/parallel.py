@@ -1,11 +1,11 @@
-"""Run independent store calls concurrently, or one after another in tests that must replay their order.
+"""Run independent store calls concurrently, or sequentially in tests that must replay their order.
 
-These threads do not use `concurrent.futures`, which waits in conditions of `threading`. Those are written in Python: an
-exception such as Ctrl-C in a notebook can leave one locked, and then a pool thread and its caller wait for ever (hazard
-29).
+These threads do not use `concurrent.futures`, which waits on conditions of `threading`. Conditions are written in
+Python, so an exception such as Ctrl-C in a notebook can leave one locked, and a pool thread and its caller would wait
+for ever (hazard 29).
 
-Every wait ends. A task submitted after the threads have ended, in a forked child, which has no threads, or during
-Python's exit is refused. A task submitted before but not begun ends with the same error.
+Every wait ends. A task is refused if it is submitted after the threads have ended, in a forked child, which has no
+threads, or during Python's exit. A task that was submitted before but has not begun ends with the same error.
 """
 
 from __future__ import annotations
@@ -27,21 +27,24 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 _BEGUN_S: Final = 1.0
-"""A thread that has not begun by then is started again: an asynchronous exception may have reached and ended the new
-thread.
+"""How long a new thread may take to begin. After that, another one is started, since an asynchronous exception may have
+ended it.
 """
 _STARTS: Final = 60
-"""How often that is tried: during Python's exit no thread starts any more."""
+"""How often a start is tried; during Python's exit, threads no longer start."""
 _AHEAD: Final = 16
 _MOST_AHEAD: Final = 64
 _AHEAD_BYTES: Final = 24 << 20
-"""This many requests are sent ahead, plus one for each that was answered, up to about this many bytes."""
+"""How many bytes are requested ahead, at most. `_AHEAD` requests are sent ahead at first, and one more after each
+answer.
+"""
 
 
 def grouped(items: Iterable[A], *limits: tuple[Callable[[A], int], int]) -> Iterator[list[A]]:
-    """Yield the items in their order, grouped to stay within each limit; `counts` measure an item for each limit.
+    """Yield the items in order, in groups that stay within each limit. A limit is a measure of an item and its largest
+    sum.
 
-    An item above a limit forms its own group.
+    An item above a limit forms a group alone.
     """
     group: list[A] = []
     totals = [0] * len(limits)
@@ -75,7 +78,9 @@ def _usable_cores() -> int:
 
 
 def check_process(opened: int) -> None:
-    """Raise `UsageError` if this process was forked from the given one: it has the connections, but not the threads."""
+    """Raise `UsageError` if this process was forked from the given one, since it has that process's connections, but
+    not its threads.
+    """
     if opened != os.getpid():
         raise UsageError("the cluster was opened before this process was forked: open it again here, after the fork")
 
@@ -84,7 +89,7 @@ CLOSED: Final = "the cluster is closed: use it inside its with block, or open it
 
 
 class _WorkerTask(Future[B]):
-    """A worker's task. Its lock is held until the task has ended, so that a caller can wait in one uninterruptible C
+    """A task of a worker. Its lock is held until the task has ended, so that a caller can wait in one uninterruptible C
     call.
     """
 
@@ -101,7 +106,7 @@ class _WorkerTask(Future[B]):
         except BaseException as e:  # noqa: BLE001 - raised again where the result is asked for
             self._error = e
         self._under_way.release()
-        del self  # otherwise it is in a cycle with the error, whose traceback has this frame and those of all callers
+        del self  # breaks a cycle with the error, whose traceback has this frame and those of all callers
 
     def drop(self) -> None:
         """Discard the task."""
@@ -118,7 +123,7 @@ class _WorkerTask(Future[B]):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         if self._under_way.locked():
-            check_process(self._process)  # in a forked child, no thread would ever end it
+            check_process(self._process)  # in a forked child, no thread would ever end the task
         with self._under_way:
             return self._error
 
@@ -137,9 +142,9 @@ def _cancelled() -> Any:
 
 
 class WorkerThreads(Executor):
-    """At most `workers` threads, each started when there is work for it.
+    """A pool of at most `workers` threads, each of which is started when there is work for it.
 
-    If the machine allows fewer, there are fewer; without any, tasks run in the caller's thread.
+    The pool is smaller if the machine allows fewer threads. If it allows none, tasks run in the caller's thread.
     """
 
     def __init__(self, workers: int, name: str) -> None:
@@ -149,7 +154,7 @@ class WorkerThreads(Executor):
         self._tasks: SimpleQueue[_WorkerTask[Any] | None] = SimpleQueue()
 
     def check_open(self) -> None:
-        """Raise `UsageError` if these threads have ended: after `shutdown`, and in a forked child."""
+        """Raise `UsageError` if these threads have ended, which they have after `shutdown` and in a forked child."""
         check_process(self._process)
         if self._closed:
             raise UsageError(CLOSED)
@@ -162,7 +167,7 @@ class WorkerThreads(Executor):
             return InlineExecutor().submit(fn, *args, **kwargs)
         task = _WorkerTask(lambda: fn(*args, **kwargs))
         self._tasks.put(task)
-        if self._closed:  # in the meantime, so the threads may have ended without it
+        if self._closed:  # closed in the meantime, so the threads may have ended without running the task
             self._drop()
         return task
 
@@ -184,7 +189,7 @@ class WorkerThreads(Executor):
                 break
             thread = threading.Thread(target=_work, args=(self._tasks, alive, begun), name=name, daemon=True)
             try:
-                _thread.start_new_thread(start, ())  # this thread must not wait in the condition of `Thread.start`
+                _thread.start_new_thread(start, ())  # this thread must not wait on the condition in `Thread.start`
             except RuntimeError:
                 return False
             if begun.acquire(timeout=_BEGUN_S):
@@ -200,7 +205,7 @@ class WorkerThreads(Executor):
         if cancel_futures:
             self._drop()
         self._tasks.put(None)
-        # Once the interpreter ends, threads take no more steps: a cluster that nobody has closed must not wait for them.
+        # Threads stop once the interpreter ends, so a cluster that was not closed must not wait for them.
         for alive in self._alive if wait and not sys.is_finalizing() else ():
             with alive:
                 pass
@@ -212,7 +217,7 @@ class WorkerThreads(Executor):
                 task = self._tasks.get_nowait()
                 if task is not None:
                     task.drop()
-        self._tasks.put(None)  # ends the threads that have not taken their None yet
+        self._tasks.put(None)  # ends the threads that have not received their None yet
 
     def __del__(self) -> None:
         self.shutdown(wait=False)
@@ -220,7 +225,7 @@ class WorkerThreads(Executor):
 
 def _work(tasks: SimpleQueue[_WorkerTask[Any] | None], alive: threading.Lock, begun: threading.Lock) -> None:
     if not alive.acquire(blocking=False):
-        return  # it began so late that another thread is in its place
+        return  # it began so late that another thread has replaced it
     begun.release()
     while (task := tasks.get()) is not None:
         task.run()
@@ -235,25 +240,26 @@ def _end(waiting: Iterable[tuple[Future[Any], int]]) -> None:
 
 
 class Parallel(AbstractContextManager["Parallel"]):
-    """Runs tasks on several threads, or one after another in the caller's thread. Results are in the tasks' order.
+    """Runs tasks on several threads, or sequentially in the caller's thread. Results are in the order of the tasks.
 
     The first error is raised after all tasks have ended. Calls from within the threads run inline, so that nesting cannot
     deadlock.
 
     Args:
-        cores: how many cores are used for computing, as opposed to waiting for the store; by default all that this
-            process may use, if there are threads. Pass one if other processes use the other cores.
+        cores: how many cores are used for computing, as opposed to waiting for the store. By default, if there are
+            threads, all cores that this process may use. Pass 1 if other processes use the other cores.
     """
 
     def __init__(self, workers: int = 0, name: str = "l0gc", cores: int = 0) -> None:
         self._prefix = name
         self._threads = WorkerThreads(workers, name) if workers else None
         self.cores = (cores or _usable_cores()) if workers else 1
-        # Arrow's allocator keeps what each thread has freed, so few threads decode: a read grew by 200 MB instead of 430.
+        # Arrow's allocator keeps memory that each thread has freed, so few threads decode: a read took 200 MB instead
+        # of 430.
         self._computing = WorkerThreads(self.cores, f"{name}-compute") if workers else None
 
     def check_open(self) -> None:
-        """Raise `UsageError` if it can run nothing any more."""
+        """Raise `UsageError` if no more tasks can run."""
         if self._threads is not None:
             self._threads.check_open()
 
@@ -272,19 +278,20 @@ class Parallel(AbstractContextManager["Parallel"]):
                 raise errors[0]
             return [f.result() for f in futures]
         finally:
-            del errors, futures, e  # otherwise the error is in a cycle with its traceback
+            del errors, futures, e  # breaks the error's cycle with its traceback
 
     def fetch_ahead(self, work: Callable[[A], B], items: Iterable[A], weigh: Callable[[A], int]) -> Iterator[B]:
-        """Yield the result of `work` for each item, in order, while the data of the next items is fetched.
+        """Yield the result of `work` for each item, in order, while data for the next items is fetched.
 
-        `weigh` returns how many bytes an item fetches; an item that fetches nothing is done in the caller's thread.
+        `weigh` returns how many bytes an item fetches; the caller's thread does the work of an item that fetches
+        nothing.
         """
         return self._ahead(self._threads, work, items, weigh, _AHEAD_BYTES)
 
     def compute_ahead(
         self, work: Callable[[A], B], items: Iterable[A], is_worth: Callable[[A], bool] = lambda _: True
     ) -> Iterator[B]:
-        """Yield the result of `work` for each item, in order, while every core computes one of the next."""
+        """Yield the result of `work` for each item, in order, while each core computes one of the next results."""
         if self.cores == 1:
             return map(work, items)
         return self._ahead(self._computing, work, items, is_worth, self.cores + 1)
@@ -297,10 +304,11 @@ class Parallel(AbstractContextManager["Parallel"]):
         weigh: Callable[[A], int],
         limit: int,
     ) -> Iterator[B]:
-        """Run the items until those in progress weigh `limit`, those without weight in the caller's thread.
+        """Start work on items until those in progress weigh `limit`. Items without weight are done in the caller's
+        thread.
 
-        The first error is raised once those in progress have ended; that of `items` itself, after the results of the items
-        before it. A caller that stops iterating does not wait for them.
+        The first error is raised once the work in progress has ended; an error of `items` itself is raised after the
+        results of the items before it. A caller that stops iterating does not wait for the work in progress.
         """
         self.check_open()
         pool = None if self._within() else threads
@@ -337,7 +345,7 @@ class Parallel(AbstractContextManager["Parallel"]):
             raise
         finally:
             _end(waiting)
-            failed.clear()  # otherwise an error is in a cycle with its traceback
+            failed.clear()  # breaks an error's cycle with its traceback
 
     def begin(self, fn: Callable[[], B]) -> Callable[[], B]:
         """Start a task, in parallel if possible; return a function that gives its result or raises its error."""
@@ -345,8 +353,8 @@ class Parallel(AbstractContextManager["Parallel"]):
         return fn if pool is None else pool.submit(fn).result
 
     def pool(self) -> Executor | None:
-        """Return the threads, for tasks submitted one by one; None within these threads, which must not wait for
-        themselves.
+        """Return the threads, for tasks that are submitted one by one. Return None within these threads, which must not
+        wait for themselves.
         """
         return None if self._within() else self._threads
 

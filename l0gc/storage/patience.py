@@ -1,10 +1,10 @@
-"""How long a run waits for a store that does not answer: one limit for all of its requests together.
+"""Limit how long a run waits for a silent store: one limit for all of its requests together.
 
-Each request that ends without an answer adds the time that it took, unless another one was waiting then, too: several
-threads wait at once. An answer about the same folder takes that folder's time back, so a store that is slow or loses some
-requests ends no run, however long it is. Once the limit is reached, requests of the kinds that were not answered are not
-sent: nothing is ambiguous about a request that was not sent. After a rest the store is tried anew, so that a program which
-keeps a cluster open needs no restart.
+Each request that ends without an answer adds the time that it took; time in which several threads waited counts once.
+An answer about the same folder removes that folder's time, so a store that is slow or loses some requests does not end
+a run, however long the run is. Once the limit is reached, requests of the unanswered kinds are not sent, since a
+request that was not sent leaves no doubt. After a pause, the store is tried again, so that a program that keeps a
+cluster open need not restart.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Patience:
     """The limit for one store; safe for use by several threads.
 
     Args:
-        seconds: the limit. A single answer may take a quarter of it, and a request is sent again for half of it.
+        seconds: the limit. A single answer may take a quarter of it, and a request may be repeated for half of it.
     """
 
     def __init__(self, seconds: float, clock: Callable[[], float] = _CLOCK) -> None:
@@ -58,13 +58,13 @@ class Patience:
             self.last = kind, key
 
     def answered(self, kind: str, key: str) -> None:
-        """Forget what requests of this kind about this folder have waited."""
+        """Remove the time for which requests of this kind about this folder have waited."""
         if self._in_vain:
             with self._lock:
                 self._in_vain.pop((kind, _folder(key)), None)
 
     def is_over(self, kind: str) -> bool:
-        """Return whether requests of this kind are not to be sent."""
+        """Return whether requests of this kind must not be sent."""
         if not self._in_vain:
             return False
         with self._lock:
@@ -79,7 +79,7 @@ class Patience:
 
 
 def patience_with(config: StoreConfig) -> Patience:
-    """Return the limit that all clients of a bucket share in this process."""
+    """Return the limit that all clients of a bucket in this process share."""
     return _shared(config.endpoint_url, config.bucket, config.timeout_s)
 
 
@@ -89,5 +89,5 @@ def _shared(endpoint_url: str | None, bucket: str, seconds: float) -> Patience:
 
 
 def _folder(key: str) -> str:
-    """Return the part of the bucket that is counted as one: each log by itself, and all data of a level."""
+    """Return the part of the bucket whose requests count together: one log, or all data of a level."""
     return key.rpartition("/")[0] if key.startswith(_LOGS) else key.partition("/")[0]

@@ -1,12 +1,13 @@
-"""Test what l0gc's safety rests on, on the store itself and not by its name.
+"""Test the guarantees on which l0gc's safety relies, on the store itself and not by its name.
 
-The shared log and `published.json` are built on conditional creates and replaces; a store that ignores them would let two
-writers own one offset. The skip-scan relies on listing order. The probe writes below its own random folder, and removes
-it afterwards, versions included.
+The shared log and `published.json` rely on conditional creates and replaces; a store that ignores the conditions would
+let two writers own one offset. The skip-scan relies on listing order. The probe writes to its own random folder, and
+removes it afterwards, including all versions.
 
-Some stores (Ceph's gateway up to 18, and products built on it) compare If-Match's ETag including its quotes, and so never
-find it equal; they accept it unquoted. Only the probe tests this, on its own key, together with a stale ETag that must be
-refused. To send the unquoted form after any 412 could turn a write unconditional on a store that ignores it.
+Some stores (Ceph's gateway up to 18, and products built on it) compare the ETag of If-Match including its quotes, so
+that it never matches; they accept it unquoted. Only the probe tests this, on its own key, together with a stale ETag
+that must be refused. Sending the unquoted form after any 412 could make a write unconditional on a store that ignores
+that form.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ from l0gc.storage.objectstore import ObjectStore, VersionedKey
 from l0gc.storage.refusals import DENIED
 
 _NAMES = [f"{shard:03}/{epoch:018}/{name}" for shard in (10, 2, 1) for epoch in (10, 9, 1) for name in ("b", "a")]
-"""Keys like those of L0, the only ones whose order matters; some stores sort other keys by folder."""
+"""Keys like those of L0 objects, the only keys whose order matters; some stores sort other keys by folder."""
 _TRIES = 5
-"""How often conditional writes are tried: a store may answer 409, which means that the request must be sent again."""
+"""How often a conditional write is tried, since a store may answer 409, which asks to send the request again."""
 _APART_S = 1.5
-"""How long to wait between two writes of a key, if it was unclear twice whether one landed."""
+"""How long to wait between two writes of a key, after two keys whose writes had an unclear outcome."""
 _RANGED = 40_000
-"""The size of an object whose ranges are read: more than a proxy may pass on at once."""
+"""The size of an object whose ranges are read: more than a proxy passes on at once."""
 
 
 def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
-    """Test everything; return what was tested. Afterwards the store object sends ETags in the form that the store
-    accepts.
+    """Test everything, and return the names of the tests. Afterwards, the store object sends ETags in the form that the
+    store accepts.
 
     Raises:
-        StoreUnfitError: the store lacks something, which the message names.
+        StoreUnfitError: the store lacks a feature, which the message names.
         AccessDeniedError: a permission is missing, so that not everything could be tested.
     """
     folder = f"l0gc/probe/{runtime.new_id()}/"
@@ -71,10 +72,10 @@ def probe(store: ObjectStore, runtime: Runtime) -> list[str]:
 
 
 def _conditions(store: ObjectStore, runtime: Runtime, folder: str, written: list[str]) -> None:
-    """Test conditional writes on a new key, and on another one if an answer is inconclusive.
+    """Test conditional writes on a new key, and on another new key if an answer is inconclusive.
 
-    Some stores (R2) answer 429 to a second write of a key within a second: after two keys, each write
-    waits for more than that.
+    Some stores (R2) answer 429 to a second write of a key within a second. Therefore, after two keys, there is a longer
+    pause before each write.
     """
     apart_s = 0.0
 
@@ -112,7 +113,7 @@ def _ranges(store: ObjectStore, key: str) -> None:
 
 
 def _deletes(store: ObjectStore, folder: str, keys: Sequence[str]) -> None:
-    """Delete the objects that were written, in each way that commands use."""
+    """Delete the objects that were written, by each request that commands use."""
     versions = store.delete_versions([*map(VersionedKey, keys[::3])]).failures
     for f in [*versions, *store.delete(keys[1::3]), *store.delete_once(keys[2::3])]:
         if f.code == DENIED:

@@ -1,10 +1,10 @@
-"""Read a whole listing in key ranges, with many readers at once, however the keys are distributed.
+"""Read a whole listing in key ranges, with many concurrent readers, however the keys are distributed.
 
-The distribution of keys is unknown: one shard may hold most of them. So each reader reads its range up to a number of
-pages and returns the rest, which is cut again and read in the next round. Every key is read exactly once wherever the
-cuts are: ranges are cut between strings, each key is compared with both ends of its range, and a reader that stops
-reports the last key that it returned. The cuts only affect how evenly the work is spread. A store that lists out of order
-is detected and read to the end, with no rest (hazard 12).
+The distribution of keys is unknown: one shard may hold most of them. Therefore each reader reads a limited number of
+pages of its range and returns the rest, which is cut again and read in the next round. Every key is read exactly once,
+wherever the cuts are: ranges are cut between strings, each key is compared with both ends of its range, and a reader
+that stops reports the last key that it returned. The cuts only affect how evenly the work is spread. If a store is
+found to list out of order, the range is read to its end and leaves no rest (hazard 12).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from l0gc.storage.objectstore import ListedPage, ObjectStore
 from l0gc.storage.workers import LOCAL, SPARK
 
 FIRST_PAGES: Final = {LOCAL: 16, SPARK: 256}
-"""How many pages a reader reads in the first round, by engine. Small buckets need no second round, which on Spark is a
-job.
+"""How many pages a reader reads in the first round, by engine. Small buckets need no second round, which would be
+another job on Spark.
 """
 GROWTH: Final = 4
-"""Each round reads this many times as many pages in this many times as many ranges. So even the largest bucket takes
-few rounds, and a small one takes no more requests than it has pages.
+"""The factor by which the pages of a reader and the number of ranges grow with each round. The largest bucket thus
+takes few rounds, and a small one takes no more requests than it has pages.
 """
 
 
 class KeyRange(msgspec.Struct, frozen=True):
-    """The keys below `folder` after `start` up to and including `end`; without an end, up to the last key. Without a
-    folder, of the L0 objects.
+    """The keys in `folder` after `start`, up to and including `end`. Without an end, the range extends to the last key;
+    without a folder, it consists of L0 objects.
     """
 
     start: str = ""
@@ -40,10 +40,10 @@ class KeyRange(msgspec.Struct, frozen=True):
 
 
 class RangeReader:
-    """Reads the keys of a range, foreign ones included, up to `pages` pages; all of them without a limit.
+    """Reads up to `pages` pages of the keys in a range, including foreign keys, or all pages if there is no limit.
 
-    It stops only at an L0 key. Any other key may be a "directory" name, which some stores skip when a listing begins at
-    it. After `read`, `rest` is what was left; `requests` counts its LIST requests.
+    It stops only at an L0 key. Any other key may be a "directory" name, which some stores skip if a listing begins
+    there. After `read`, `rest` is the part that was not read, and `requests` the number of LIST requests.
     """
 
     def __init__(self, store: ObjectStore, layout: KeyLayout, keys: KeyRange, pages: int | None = None) -> None:
@@ -52,7 +52,7 @@ class RangeReader:
         self.requests = 0
 
     def read(self) -> Iterator[ListedPage]:
-        """Yield the pages, none of them empty."""
+        """Yield the pages that are not empty."""
         start, stop = self._keys.start, self._keys.end
         last, ordered = start, True
         self.requests = 1  # the first page, even if it is empty
@@ -82,10 +82,10 @@ def read_in_rounds(
     read: Callable[[Sequence[KeyRange], int], Iterable[KeyRange]],
     first_pages: int,
 ) -> None:
-    """Read everything below the data prefix, at first in `readers` ranges.
+    """Read all keys below the data prefix, at first in `readers` ranges.
 
     Args:
-        ceiling: an epoch that hardly any object exceeds; called once per round, and only if something is left.
+        ceiling: returns an epoch that hardly any object exceeds; called once per round, and only if something is left.
         read: reads each of these ranges up to a number of pages, and returns the rest.
         first_pages: how many pages each reader reads in the first round.
     """
@@ -101,7 +101,7 @@ def read_in_rounds(
 
 
 def of_shards(layout: KeyLayout, count: int) -> list[KeyRange]:
-    """Return at most `count` ranges with equally many shards, which together cover everything."""
+    """Return at most `count` ranges with equally many shards, which together cover all keys."""
     n = max(1, min(count, layout.shards))
     return cut_range(KeyRange(), [layout.before_shard(layout.shards * i // n) for i in range(1, n)])
 
@@ -109,8 +109,8 @@ def of_shards(layout: KeyLayout, count: int) -> list[KeyRange]:
 def split_rest(layout: KeyLayout, rest: KeyRange, ceiling: int, parts: int) -> list[KeyRange]:
     """Return `rest` cut into pieces.
 
-    A rest begins at a key that was read. The keys after it may be in the same epoch of that shard, in the shard's later
-    epochs, or in later shards. Each of the three is cut evenly into about `parts`.
+    The rest begins after a key that was read. Its keys may be in the same epoch of that shard, in later epochs of the
+    shard, or in later shards. Each of the three parts is cut evenly into about `parts` ranges.
     """
     boundaries = [layout.before_shard(s) for s in range(1, layout.shards)]
     later = [k for k in boundaries if rest.start < k and (rest.end is None or k < rest.end)]

@@ -1,12 +1,12 @@
-"""Why a store refused or did not answer a request: one table, from the answer to one error and one sentence.
+"""Explain why a store refused or did not answer a request: one table maps each answer to one error and one sentence.
 
-The cause is determined from the operation, the HTTP status and S3's code, never from a message's wording; the first
-matching row decides. The same row decides whether the request is sent again, for both clients and for each key of a bulk
-delete (`again`). What makes it safe: a server error after a conditional write is ambiguous, because the write may have
-landed, unless an earlier row shows that the request was refused, and such a write is never sent again. The same is assumed
-of one that the store asked to send later: its caller reads what landed, waits and decides again. Only a refusal by
-name is a `RequestRefusedError`; an error that may pass is not (hazard 42). A sentence names the cause and the remedy. It
-repeats the store's message only if the code is unknown, because answers to refused credentials may contain them.
+The operation, the HTTP status and S3's code determine the cause, never a message's wording; the first matching row
+decides. The same row decides whether the request is sent again, for both clients and for each key of a bulk delete
+(`again`). A conditional write that got a server error may have landed, unless an earlier row shows that the request was
+refused; it counts as ambiguous and is never sent again. The same is assumed if the store asked to send a conditional
+write later: the caller reads what landed, waits and decides again. Only a refusal with a specific code is a
+`RequestRefusedError`; an error that may pass is not (hazard 42). A sentence names the cause and the remedy. It repeats
+the store's message only if the code is unknown, because the answer to refused credentials may contain them.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ from l0gc.formatting import as_duration
 from l0gc.storage.config import StoreConfig
 
 ATTEMPTS: Final = 5
-"""How often a request is sent at most; `patience` limits how long."""
+"""How often a request is sent, at most; `patience` limits for how long."""
 _BACKOFF_S: Final = 0.05
 _SLOWER_S: Final = 1.0
 _LONGEST_S: Final = 20.0
-"""The longest wait before the second attempt, the same after a request to slow down, and before any attempt."""
+"""The longest wait before any attempt. `_BACKOFF_S` is the longest wait before the second attempt, and `_SLOWER_S` the
+longest if the store asked to slow down.
+"""
 DENIED: Final = "AccessDenied"
 EXPIRED: Final = ("ExpiredToken", "ExpiredTokenException", "TokenRefreshRequired")
 _CARRIED_OUT: Final = frozenset({409, *range(500, 600)} - {501, 505, 507})
-"""After these a write may have landed; 501, 505 and 507 mean that the request was not carried out."""
+"""The statuses after which a write may have landed; 501, 505 and 507 mean that the request was not carried out."""
 NOT_S3: Final = "NotS3"
-"""The code of an answer that is not the document that was asked for (`answers.py`); its message describes the answer."""
+"""The code of an answer that is not the requested document (`answers.py`); its message describes the answer."""
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _CODE: Final = re.compile(r"<Code>([^<]+)</Code>")
 _ANSWER: Final = re.compile(r"(status code: \d{3}[^:]*|error response):.*", re.DOTALL)
@@ -72,7 +74,7 @@ _ACTIONS: Final = {
     "CreateMultipartUpload": "s3:PutObject",
     "UploadPart": "s3:PutObject",
 }
-"""The permission for an operation, if it is not `s3:` plus the operation's name."""
+"""The permissions for operations, unless they are `s3:` plus the operation's name."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -109,7 +111,7 @@ class Row(msgspec.Struct, frozen=True):
     Attributes:
         again: the same request may succeed, so it is sent again, unless it is conditional.
         unsure: the request may have been carried out.
-        of_bucket, conditional, names_region: only answers of that kind match.
+        of_bucket, conditional, names_region: whether only answers of this kind match.
     """
 
     error: type[L0gcError]
@@ -124,7 +126,7 @@ class Row(msgspec.Struct, frozen=True):
 
     @property
     def slower(self) -> bool:
-        """Return whether the store asks for fewer requests, or did not answer in time."""
+        """Return whether the store asked for fewer requests, or did not answer in time."""
         return issubclass(self.error, ThrottledError | StoreTimeoutError)
 
     def fits(self, answer: Answer, key: str) -> bool:
@@ -228,7 +230,7 @@ ROWS: Final = (
     ),
     Row(AmbiguousWriteError, "writing {what}: " + _NOT_S3S, codes=(NOT_S3,), conditional=True),
     Row(StoreError, _NOT_S3S, codes=(NOT_S3,), again=True, unsure=True),
-    Row(  # the caller reads what landed, and decides again
+    Row(  # the caller reads what landed and decides again
         AmbiguousWriteError,
         "writing {what}: {status} {code}",
         codes=(*_SLOWER, *_LATE, *_ALTERED, *_CONFLICT, "InternalError", "ServiceUnavailable"),
@@ -244,7 +246,7 @@ ROWS: Final = (
     ),
     Row(
         StoreTimeoutError,
-        "the store did not get the whole request for {what} in time ({code}): try again later, or see to the network",
+        "the store did not get the whole request for {what} in time ({code}): try again later, or check the network",
         codes=_LATE,
         statuses=(408,),
         again=True,
@@ -252,7 +254,7 @@ ROWS: Final = (
     ),
     Row(
         StoreError,
-        "the store got other bytes for {what} than were sent ({code}): see to the network, or the proxy in front of it",
+        "the store got other bytes for {what} than were sent ({code}): check the network, or the proxy in front of it",
         codes=_ALTERED,
         again=True,
     ),
@@ -295,7 +297,7 @@ def row_of(answer: Answer, key: str = "") -> Row:
 
 
 def row_of_text(text: str) -> Row:
-    """Return the row for an error of obstore's, which has the store's answer in its text. It only decides whether the
+    """Return the row for an error of obstore, whose text contains the store's answer. The row only decides whether the
     request is sent again.
     """
     if status := _STATUS.search(text):
@@ -306,7 +308,7 @@ def row_of_text(text: str) -> Row:
 
 
 def is_unanswered_text(text: str) -> bool:
-    """Return whether an error of obstore's means that the store did not answer."""
+    """Return whether an error of obstore means that the store did not answer."""
     return "HTTP error" in text and not _STATUS.search(text)
 
 
@@ -316,8 +318,8 @@ def row_of_key(code: str) -> Row:
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """The meaning of an exception of botocore, or of its subclasses: see `Row`. With `unresolved` or `conditional`, only one
-    of that kind matches.
+    """The meaning of an exception of botocore and its subclasses; see `Row`. With `unresolved` or `conditional`, only
+    an exception of that kind matches.
     """
 
     name: str
@@ -349,12 +351,12 @@ FAILURES: Final = (
     ),
     Failure("EndpointConnectionError", StoreUnreachableError, _REFUSES, again=True),
     Failure("ConnectTimeoutError", StoreUnreachableError, _REFUSES, again=True),
-    # It may have been sent, and a write may have landed.
+    # The request may have been sent, and a write may have landed.
     Failure("BotoCoreError", AmbiguousWriteError, "writing {what}: {e}", conditional=True),
     Failure(
         "ReadTimeoutError",
         StoreTimeoutError,
-        "{kind} of {what}: no answer within {seconds} s; try again later, or see to the network",
+        "{kind} of {what}: no answer within {seconds} s; try again later, or check the network",
         again=True,
     ),
     Failure(
@@ -364,7 +366,7 @@ FAILURES: Final = (
     Failure("HTTPClientError", StoreError, "{kind} of {what} failed: {e}", again=True),
     Failure("BotoCoreError", StoreError, "{kind} of {what} failed: {e}"),
 )
-"""The first matching row decides, as with `ROWS`."""
+"""The first matching row decides, as in `ROWS`."""
 
 
 def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
@@ -378,7 +380,7 @@ def refusal(answer: Answer, config: StoreConfig, key: str) -> L0gcError:
 
 
 def in_endpoint(endpoint: str, bucket: str, without: str) -> UsageError:
-    """Return the error for an endpoint that contains the bucket; `without` is the endpoint as it should be."""
+    """Return the error for an endpoint that contains the bucket; `without` is the correct endpoint."""
     return UsageError(
         f"the endpoint {endpoint} contains the bucket {bucket!r}, so the store takes the bucket's name in the URL for part "
         f"of a key; give the endpoint as {without}"
@@ -386,7 +388,7 @@ def in_endpoint(endpoint: str, bucket: str, without: str) -> UsageError:
 
 
 def no_answer(e: BaseException, config: StoreConfig, kind: str, key: str, *, conditional: bool) -> L0gcError:
-    """Return the error for a request that was not sent or not answered: `e` is a `BotoCoreError`."""
+    """Return the error for a request that was not sent or not answered; `e` is a `BotoCoreError`."""
     row = row_without_answer(e, conditional=conditional)
     return _error(row, config, key, kind=kind, e=e, seconds=f"{config.timeout_s / 4:g}")
 
@@ -408,7 +410,7 @@ def row_without_answer(e: BaseException, *, conditional: bool = False) -> Failur
 
 
 def pause_s(attempt: int, *, slower: bool) -> float:
-    """Return how long to wait before a request is sent again, at random, so that clients do not come back in step."""
+    """Return a random number of seconds to wait before a request is sent again, so that clients do not retry in step."""
     first = _SLOWER_S if slower else _BACKOFF_S
     return random.random() * float(min(_LONGEST_S, first * 2 ** (attempt - 1)))
 
@@ -426,7 +428,7 @@ def no_credentials(config: StoreConfig) -> AccessDeniedError:
 
 
 def why_kept(code: str, message: str) -> str:
-    """Return why a bulk delete left a key: the store's words, and what they mean if the key may not be deleted."""
+    """Return why a bulk delete kept a key: the store's code and message, and a remedy if the store denied access."""
     return f"{code} {message}{_KEPT if code == DENIED else ''}"
 
 
@@ -436,7 +438,7 @@ def without_answer(e: Exception) -> str:
 
 
 def _is_unresolved(e: BaseException | None) -> bool:
-    """Return whether an unresolvable name caused the error, directly or indirectly."""
+    """Return whether a name that does not resolve caused the error, directly or indirectly."""
     seen: list[BaseException] = []
     while e is not None and e not in seen:
         if isinstance(e, socket.gaierror):

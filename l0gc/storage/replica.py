@@ -1,12 +1,12 @@
 """A replicated state machine on a shared log: replay, catch up, propose.
 
-A decision is made against the state at the very offset where its entry lands. `propose` passes the state to `decide` and
+A decision is made on the state at the very offset at which its entry lands. `propose` passes the state to `decide` and
 appends at the next offset; on a conflict it applies the winner's entry and calls `decide` again. Before it is appended,
 an entry is encoded, decoded and checked, so nothing lands that a reader refuses (hazard 31). The state holds only what
 has landed, so a checkpoint never contains more than the log (hazard 18).
 
-Any exception may occur between any two steps: Ctrl-C, a timeout, too little memory. So the state counts as broken from
-before an entry's first change until after its last, and is then replayed before it is used again (hazard 29).
+An exception can occur between any two steps: Ctrl-C, a timeout, too little memory. Therefore the state counts as broken
+while an entry changes it. A state that stays broken is replayed before it is used again (hazard 29).
 """
 
 from __future__ import annotations
@@ -42,33 +42,34 @@ _log: Final = logging.getLogger(__name__)
 S = TypeVar("S")
 
 CHECKPOINT_BYTES: Final = 256 << 10
-"""A checkpoint smaller than this is cheap, so the entries after it need not weigh more."""
+"""The size up to which a checkpoint is cheap. The next one is due once the entries after it weigh this much."""
 CHECKPOINT_EVERY: Final = 64
-"""A writer stores the state after this many entries that follow a cheap checkpoint. This bounds what a replay reads, even
-if housekeeping never runs. After a large checkpoint an entry counts as at least 1/64 of `CHECKPOINT_BYTES`, since
-reading it takes a request.
+"""The number of entries after a cheap checkpoint at which a writer stores the state. This bounds a replay, even if
+housekeeping never runs. Each entry weighs at least 1/64 of `CHECKPOINT_BYTES`, since reading it takes a request.
 """
 _CHECKPOINT_SHARE: Final = 2
-"""The next checkpoint is due when the entries after the last one weigh this many times as much as it does. So all
-checkpoints together cost half of what the entries cost, plus the newest one, and a replay reads at most three times
+"""The next checkpoint is due when the entries after the last one weigh this many times as much as the last one. All
+checkpoints together thus cost half as much as the entries, plus the newest one, and a replay reads at most three times
 the state.
 """
 _OVERDUE: Final = 1.25
-"""The writer whose entry makes a checkpoint due writes it. The others wait for a quarter more, and check whether it did."""
+"""How much of the due weight other writers wait for. The writer whose entry makes a checkpoint due writes it; the
+others check after a quarter more whether it did.
+"""
 _SMALL_CHECKPOINT_ENTRIES: Final = 4
 """The number of entries at which housekeeping writes a cheap checkpoint, and at which a truncation is worth its three
 requests.
 """
 READ_AGAIN_S: Final = 60.0
-"""An entry gets the date of the last reply about the log's end, plus the time that has passed since, but no more than
-this, whatever the machine's clock shows. A writer that was idle for longer reads the log before it appends.
+"""How much time an entry's time may add to the date of the last reply about the log's end, whatever this machine's
+clock shows. A writer that was idle for longer reads the log before it appends.
 """
 _MAX_CONFLICTS: Final = 1000
-"""Far above what contention can cause; a writer with this many conflicts is not making progress."""
+"""The number of conflicts after which a writer gives up; contention causes far fewer."""
 _MAX_READS: Final = 200
-"""A writer that has read the log this many times appends, even if it seems to be another writer's turn."""
+"""How often a writer reads the log before it appends, even if it seems to be another writer's turn."""
 PROPOSE_DEADLINE_S: Final = 300.0
-"""A writer that has lost for this long is not making progress either."""
+"""How long a writer may lose offsets to others before it gives up."""
 
 
 class StateMachine(Protocol[S]):
@@ -78,7 +79,7 @@ class StateMachine(Protocol[S]):
         """Return the state before offset 0."""
 
     def check(self, state: S, offset: int, payload: bytes) -> None:
-        """Raise an error for the caller if `payload`, as it will be read, may not land at `offset`.
+        """Raise an error for the caller if `payload`, as readers will decode it, may not land at `offset`.
 
         Raises `CorruptObjectError` if it cannot be read.
         """
@@ -90,20 +91,20 @@ class StateMachine(Protocol[S]):
         """Encode a state for a checkpoint, in the form of `join_state`."""
 
     def decode(self, body: bytes, source: str) -> S:
-        """Decode a state from a checkpoint. Without its second part, what that holds is lacking in the state.
+        """Decode a state from a checkpoint. Without the second part, the state lacks the data of that part.
 
         Raises `CorruptObjectError`, naming `source`.
         """
 
     def lacks(self, state: S, entry: StoredEntry | None = None) -> bool:
-        """Return whether a state lacks something; given an entry, whether it lacks what applying that needs."""
+        """Return whether a state lacks data or, given an entry, whether it lacks data that applying the entry needs."""
 
 
 class Replica(Generic[S]):
-    """One process's copy of a state, and its way to change it. Safe for use by several threads.
+    """A process's copy of a state, through which the process changes the state. Safe for use by several threads.
 
-    While nobody has asked for more than the `head`, the state lacks the second part of its checkpoint. The entries since
-    then are kept, and are applied again once that part is read.
+    Until a caller needs more than the `head`, the state lacks the second part of its checkpoint. The entries after the
+    checkpoint are kept, and are applied again once that part is read.
 
     No thread holds `lock` while it waits for other writers' appends.
     """
@@ -111,7 +112,7 @@ class Replica(Generic[S]):
     def __init__(
         self, log: SharedLog, machine: StateMachine[S], runtime: Runtime, *, as_of: Place | None = None
     ) -> None:
-        """Open the replica. With `as_of`, it always holds the state after that entry, which a pin keeps readable."""
+        """Open the replica. With `as_of`, it always has the state after that entry, which a pin keeps readable."""
         self.log, self._as_of = log, as_of
         self.lock = threading.RLock()
         self._machine = machine
@@ -135,7 +136,7 @@ class Replica(Generic[S]):
 
     @property
     def state(self) -> S:
-        """Return the state as of the last read of the log; replays it on first use."""
+        """Return the state as of the last read of the log. Replay the log on first use."""
         with self.lock:
             if not self._whole:
                 self.replay()
@@ -145,18 +146,18 @@ class Replica(Generic[S]):
 
     @property
     def head(self) -> S:
-        """Return the same, but it may lack the second part of its checkpoint: see `StateMachine.decode`."""
+        """Return the state, which may lack the second part of its checkpoint; see `StateMachine.decode`."""
         with self.lock:
             if not self._whole:
                 self.replay(whole=False)
             return self._state
 
     def _complete(self) -> None:
-        """Read the parts that the state lacks, and apply the entries since its checkpoint once more."""
+        """Read the whole checkpoint, and apply the entries after it again."""
         assert self._since is not None
         try:
             kept = self.log.get_checkpoint(self._base)
-        except ObjectNotFoundError:  # truncated in between: there is a newer one
+        except ObjectNotFoundError:  # truncated in the meantime, so there is a newer one
             self.replay()
             return
         state = self._machine.decode(kept.payload, self.log.checkpoint_key(self._base))
@@ -165,11 +166,13 @@ class Replica(Generic[S]):
         self._state, self._since = state, None
 
     def peek(self) -> S:
-        """Return the state without waiting for a change in progress. It may be half changed, so use it only for hints."""
+        """Return the state without waiting for a change in progress. It may be partly changed, so use it only for
+        hints.
+        """
         return self._state
 
     def replay(self, *, whole: bool = True) -> Folder:
-        """Rebuild the state from the log; return the listing of the log. See `SharedLog.replay`."""
+        """Rebuild the state from the log, and return the listing of the log. See `SharedLog.replay`."""
         with self.lock:
             self._whole = False
             self._read_at = self._runtime.clock.monotonic()
@@ -196,15 +199,15 @@ class Replica(Generic[S]):
         """Return the state up to the log's current end.
 
         Args:
-            whole: False for the `head` alone.
-            hasty: only learn whether the writer before this one has taken its turn.
+            whole: False if the `head` is enough.
+            hasty: only find out whether the writer before this one has taken its turn.
         """
         with self.lock:
             if not self._whole or self._as_of is not None:
                 return self.state if whole else self.head
             assert self.as_of_ms is not None
             now = self._runtime.clock.monotonic()
-            # A store's clock that jumped must not hide that much time has passed by this machine's clock.
+            # A jump of the store's clock must not hide that much time has passed by this machine's clock.
             slept = (now - self._read_at) * 1000 >= self.log.min_age_ms / 3
             try:
                 entries, as_of_ms = self.log.tail(
@@ -227,15 +230,15 @@ class Replica(Generic[S]):
             return Place(self.offset, self._ids[self.offset])
 
     def holds(self, place: Place) -> bool:
-        """Return whether the part of the log that was read has the entry that was noted at `place`: the check for all
-        places.
+        """Return whether the part of the log that was read has the entry recorded as `place`. All places are checked
+        here.
 
         False means that the log was set back to an older copy, even if it has grown past that offset since. An entry
-        that was truncated counts as the noted one, even if a stale writer has created its offset again: each process that
-        truncates has checked the notes before.
+        that was truncated counts as the recorded one, even if a stale writer has created its offset again, since each
+        process checks the recorded places before it truncates.
 
         Raises:
-            CorruptObjectError, StoreError: the entry, or what shows whether it was truncated, cannot be read.
+            CorruptObjectError, StoreError: the entry, or an object that shows whether it was truncated, cannot be read.
         """
         with self.lock:
             if place.offset > self.offset:
@@ -251,7 +254,7 @@ class Replica(Generic[S]):
     # -- changing the state -------------------------------------------------------------------------------------------
 
     def payload(self, entry: object) -> bytes:
-        """Encode an entry, and check what a reader would decode against the current state (hazard 31).
+        """Encode an entry, and check the entry that a reader would decode against the current state (hazard 31).
 
         Raises:
             UsageError: a value is of the wrong type, or out of range.
@@ -268,15 +271,15 @@ class Replica(Generic[S]):
         """Append the entry that `decide(state, offset)` returns, and return its offset; return None if there is
         nothing to append.
 
-        If `decide` reads the log itself, and so gets other writers' entries, it is called again.
+        If `decide` itself reads the log and receives other writers' entries, it is called again.
 
         Args:
             whole: False if the `head` of the state is enough to decide.
 
         Raises:
             AppendOutcomeUnknownError: see `SharedLog.append`; the state is replayed before it is used again.
-            ProtocolError: other writers were first every time, or the entry is too large.
-            The errors by which `decide` and `payload` refuse.
+            ProtocolError: other writers won every offset, or the entry is too large. The errors of `decide` and
+                `payload`.
         """
         assert self._as_of is None
         clock = self._runtime.clock
@@ -311,7 +314,7 @@ class Replica(Generic[S]):
 
     @property
     def writers(self) -> int:
-        """Return how many writers, this one included, have appended to the log lately."""
+        """Return how many writers, including this one, have recently appended to the log."""
         with self.lock:
             return self._order.writers
 
@@ -330,11 +333,11 @@ class Replica(Generic[S]):
             has_read = True
 
     def _append(self, offset: int, payload: bytes) -> bool:
-        """Append and apply the entry. Return False if another writer was first, after applying its entry."""
+        """Append and apply the entry. If another writer won the offset, apply that writer's entry and return False."""
         assert self.as_of_ms is not None
-        self._whole = False  # unless it is certain what happened to the append, the log is asked
+        self._whole = False  # the state is replayed unless the outcome of the append is certain
         try:
-            time_ms = max(self.time_ms, self._now_ms())  # in the log it is for ever
+            time_ms = max(self.time_ms, self._now_ms())  # the log keeps this time for ever
             landed = self.log.append(offset, payload, time_ms=time_ms, as_of_ms=self.as_of_ms)
         except LogConflictError as e:
             self._whole = True
@@ -352,13 +355,13 @@ class Replica(Generic[S]):
         self._take([landed], landed.date_ms)
         self._order.landed([landed.writer])
         if self.checkpoint_due():
-            # The entry has landed, even if the checkpoint fails; another writer will keep the state.
+            # The entry has landed even if the checkpoint fails; another writer will store the state.
             with suppress(L0gcError):
                 self._checkpoint_in_turn(was_due)
         return True
 
     def _take(self, entries: Sequence[StoredEntry], as_of_ms: int) -> None:
-        """Apply the next entries; the offset after them was free at `as_of_ms`. The state is whole only at the end."""
+        """Apply the next entries; the offset after them was free at `as_of_ms`. The state is valid only at the end."""
         self._whole = False
         if as_of_ms != self.as_of_ms:
             self._as_of_at = self._runtime.clock.monotonic()
@@ -366,14 +369,14 @@ class Replica(Generic[S]):
             if self._since is not None and self._machine.lacks(self._state, entry):
                 self._complete()
                 if self._whole:
-                    return  # the checkpoint was gone, so the log was replayed up to its end
+                    return  # the checkpoint was gone, so the log was replayed to its end
             self._apply(entry)
         self.as_of_ms = as_of_ms
         self._whole = True
 
     def _now_ms(self) -> int:
-        """Return the store's time to within 2 s, never ahead of a later reply's date: both are truncated to whole
-        seconds.
+        """Return the store's time to within 2 s, never ahead of the date of a later reply, because dates and the
+        elapsed time are truncated to whole seconds.
 
         Raises:
             SafetyError, StoreError: see `StoreTime.settle`.
@@ -398,7 +401,7 @@ class Replica(Generic[S]):
         """Return whether the state should be stored: the entries after the newest checkpoint weigh enough.
 
         Args:
-            housekeeping: also if a cheap checkpoint saves readers some requests.
+            housekeeping: whether a cheap checkpoint is also due if it saves readers some requests.
         """
         if (
             housekeeping
@@ -416,7 +419,7 @@ class Replica(Generic[S]):
         if was_due:
             if self._behind < _OVERDUE * self._due_weight:
                 return
-            with suppress(ObjectNotFoundError):  # truncated in between, after a newer one
+            with suppress(ObjectNotFoundError):  # truncated in the meantime, after a newer one was written
                 newest = self.log.newest_checkpoint()
                 if newest is not None and self.checkpoint_offset < newest[0] <= self.offset:
                     self._kept(*newest)
@@ -444,14 +447,14 @@ class Replica(Generic[S]):
         self.checkpoint_offset, self.checkpoint_weight = offset, weight
 
     def truncate(self, pinned_at: Callable[[], Collection[int]] = tuple) -> int:
-        """Delete what a checkpoint covers and is old enough, if it is worth the requests; return the number of
-        entries.
+        """Delete entries that a checkpoint covers and that are old enough, if that is worth the requests. Return the
+        number of entries.
 
-        The replay's listing is enough to decide, so a log with nothing to delete costs no request.
+        The listing of the replay is enough to decide, so a log with nothing to delete costs no request.
 
         Args:
-            pinned_at: returns the offsets as of which a replay stays possible. It is called after the listing, so that a
-                pin it does not include yet is newer than all that is deleted (hazard 36).
+            pinned_at: returns the offsets as of which a replay stays possible. It is called after the listing, so that
+                a pin that it does not include is newer than all deleted entries (hazard 36).
         """
         with self.lock:
             _ = self.head
@@ -465,7 +468,7 @@ class Replica(Generic[S]):
             spent = len(self._folder.checkpoints) > KEPT_CHECKPOINTS
             if not spent and len(self._folder.ripe(self.log.min_age_ms)) < _SMALL_CHECKPOINT_ENTRIES:
                 return 0
-            if self.as_of_ms - self._folder.date_ms > JUMP_MS:  # no second reply can then confirm the date of the first
+            if self.as_of_ms - self._folder.date_ms > JUMP_MS:  # a second reply could not confirm the date of the first
                 self._folder = self.log.list_folder()
             self.log.store_time.settle(self._folder.date_ms)
             return self.log.truncate(self._folder, pinned_at())

@@ -1,10 +1,10 @@
-"""S3 and compatible stores, through boto3; bulk work goes through obstore first (`bulk.py`).
+"""S3 and compatible stores, through boto3; bulk work is tried through obstore first (`bulk.py`).
 
-A conditional write is sent once and never retried here. So a 412 always means that another write holds the key, or that
-the caller treats its first attempt as ambiguous. `refusals` defines what an error means.
+This module sends a conditional write once and never retries it. Therefore a 412 always means that another write owns
+the key, or that the caller treats its first attempt as ambiguous. `refusals` defines the meaning of each error.
 
-`access` decides where requests go, and with which credentials. If the store reports that credentials have expired, a new
-access looks for renewed ones, such as a role's or those in a rewritten profile.
+`access` decides where requests are sent, and with which credentials. If the store reports that credentials have
+expired, a new `Access` looks for renewed ones, such as a role's or those in a rewritten profile.
 """
 
 from __future__ import annotations
@@ -86,11 +86,13 @@ _log: Final = logging.getLogger(__name__)
 _UNKNOWN_REQUEST: Final = (404, 405, 501)
 _WEAK: Final = "W/"
 _NOT_TAKEN: Final = (400, 405, 501)
-"""The codes of stores that do not support DeleteObjects, or that require another checksum for it."""
+"""The statuses by which stores refuse DeleteObjects, because they do not support it or require a different checksum."""
 
 
 class S3Store:
-    """An `ObjectStore` on a bucket, below one prefix; see there for the methods. Safe for use by several threads."""
+    """An `ObjectStore` on a bucket, below one prefix; see `ObjectStore` for the methods. Safe for use by several
+    threads.
+    """
 
     def __init__(self, config: StoreConfig) -> None:
         self.config = config
@@ -98,7 +100,7 @@ class S3Store:
         self.quotes_etags = True
         self._process = os.getpid()
         self.access = Access(config, self.count)
-        """Where the bucket is, and with which credentials."""
+        """The address of the bucket, and its credentials."""
         self._patience = patience_with(config)
         self._lock = threading.Lock()
         self._counting = threading.Lock()
@@ -108,7 +110,7 @@ class S3Store:
         return self.config.url
 
     def at(self, url: str) -> S3Store:
-        """Return the store of another bucket or prefix, with this one's credentials."""
+        """Return the store of another bucket or prefix, with the credentials of this one."""
         named = StoreConfig.from_url(url)
         return S3Store(replace(self.config, bucket=named.bucket, prefix=named.prefix))
 
@@ -119,7 +121,7 @@ class S3Store:
         return self.access.client
 
     def count(self, kind: str) -> None:
-        """Count another request. Raises `UsageError` in a forked child: see `check_process`."""
+        """Count a request. Raises `UsageError` in a forked child; see `check_process`."""
         check_process(self._process)
         with self._counting:
             self.requests[kind] += 1
@@ -136,12 +138,12 @@ class S3Store:
         renewed: bool = False,
         folder: str = "",
     ) -> T:
-        """Count and send a request, and translate what it raises into an error of ours.
+        """Count and send a request, and translate its exceptions into errors of l0gc.
 
-        Credentials that have expired are renewed, and the request is sent once more, since the store did nothing.
+        If the credentials have expired, they are renewed, and the request is sent again, since the store did nothing.
 
         Args:
-            folder: the folder that is listed, for an error's message, since a listing has no key.
+            folder: the folder that is listed, for error messages, since a listing has no key.
         """
         from botocore.exceptions import BotoCoreError, ClientError
 
@@ -167,7 +169,7 @@ class S3Store:
             try:
                 raise error from e
             finally:
-                del error  # otherwise it is in a cycle with its traceback, which has the frames of all callers
+                del error  # breaks its cycle with its traceback, which has the frames of all callers
         except BotoCoreError as e:
             if row_without_answer(e).again:
                 self._patience.unanswered(kind, about, began)
@@ -178,14 +180,16 @@ class S3Store:
         return answered
 
     def _check_patience(self, kind: str, e: Exception | None = None) -> None:
-        """Raise `StoreSilentError` if such requests have waited for too long in total."""
+        """Raise `StoreSilentError` if requests of this kind have waited for too long in total."""
         if self._patience.is_over(kind):
             raise silent(self._named(), *self._patience.last) from e
 
     def _refuse_a_doubled_bucket(self) -> None:
-        """Raise `UsageError` if the endpoint's host contains the bucket, which exists at the host without it.
+        """Raise `UsageError` if the endpoint's host contains the bucket's name, and the bucket exists at the host
+        without that name.
 
-        The store takes the bucket in the path for a part of keys, and to create it would write an object.
+        The store would read the bucket in the path as a part of keys, and a request to create the bucket would write an
+        object.
         """
         endpoint, within = self.access.endpoint_url or "", f"://{self.config.bucket}."
         if within in endpoint:
@@ -211,7 +215,7 @@ class S3Store:
         return self.config
 
     def ask(self, kind: str, operation: str, about: str = "", *, once: bool = False, **fields: Any) -> Any:
-        """Return the answer of a boto3 operation on the bucket: see `call`. With `once` it is not retried."""
+        """Return the answer of a boto3 operation on the bucket; see `call`. With `once`, it is not retried."""
 
         def request() -> Any:
             with sent_once(once=once):
@@ -220,7 +224,9 @@ class S3Store:
         return self.call(kind, about, request, folder=fields.get("Prefix", "").removeprefix(self.config.prefix))
 
     def _answer(self, e: ClientError, *, conditional: bool) -> Answer:
-        """Return the answer. A HEAD answer has no body to name the cause, so another request asks for it."""
+        """Return the answer. If it answers a HEAD request, it has no body that names the cause, so another request asks
+        for the cause.
+        """
         from botocore.exceptions import BotoCoreError, ClientError
 
         answer = Answer.of(e.operation_name, e.response, conditional=conditional)
@@ -240,15 +246,15 @@ class S3Store:
         """Yield the answers of a listing, one per request.
 
         Args:
-            goes_on: the arguments of the next request, and the field of an answer that holds each.
+            goes_on: the arguments of the next request, each with the field of the answer that contains it.
             at: the arguments of the first request.
-            page: what limits an answer.
+            page: the arguments that limit an answer.
         """
         while True:
             answer = self.ask("list", operation, Prefix=self.full_key(prefix), **page, **at)
             yield answer
             before, at = at, {name: answer[field] for name, field in goes_on.items() if answer.get(field)}
-            if not answer.get("IsTruncated", bool(at)):  # some stores only send the markers
+            if not answer.get("IsTruncated", bool(at)):  # some stores send only the markers
                 return
             if not at or at == before:
                 markers = "markers" if len(goes_on) > 1 else "token"
@@ -257,7 +263,7 @@ class S3Store:
                 )
 
     def full(self, key: str) -> str:
-        """Return the key as a URL, for messages."""
+        """Return the URL of a key, for messages."""
         return f"{self.config.url}{key}"
 
     def full_key(self, key: str) -> str:
@@ -283,13 +289,13 @@ class S3Store:
             for attempt in range(1, ATTEMPTS + 1):
                 r = self.client.get_object(Bucket=self.config.bucket, Key=self.full_key(key), **conditions)
                 try:
-                    with closing(r["Body"]) as opened:  # only without a number does it miss bytes
+                    with closing(r["Body"]) as opened:  # only a read without a number detects missing bytes
                         body = opened.read(None if r.get("ContentLength", math.inf) <= most else int(most))
                     size = promised_size(r, lambda: self.head(key).size)
                     if size is not None and len(body) != min(size, most):
                         raise IncompleteReadError(actual_bytes=len(body), expected_bytes=size)
                     return r, body
-                except BotoCoreError:  # the body was cut off; botocore retries the request, not the body
+                except BotoCoreError:  # the body was cut off; botocore retries requests, not bodies
                     if attempt == ATTEMPTS or not self._patience.allows_again(began):
                         raise
             raise AssertionError("unreachable")
@@ -309,7 +315,10 @@ class S3Store:
             return self._ranges_plain(key, ranges)
         try:
             parts = access.bulk.ranges(self.full_key(key), ranges)
-        except (FileNotFoundError, obstore.exceptions.BaseError) as e:  # a proxy's 404 does not show that it is missing
+        except (
+            FileNotFoundError,
+            obstore.exceptions.BaseError,
+        ) as e:  # a proxy's 404 does not show that the object is missing
             first = f"bytes={ranges[0][0]}-{ranges[0][0]}"
             self._ask_boto3(access, e, "get", key, "get_object", Key=self.full_key(key), Range=first)
             return self.get_ranges(key, ranges)
@@ -317,7 +326,9 @@ class S3Store:
         return parts
 
     def _ranges_plain(self, key: str, ranges: Sequence[tuple[int, int]]) -> builtins.list[bytes]:
-        """Read nearby ranges in one request, as obstore does; a store that ignores ranges sends the whole object."""
+        """Read ranges that are close together in one request, as obstore does. A store that ignores ranges sends the
+        whole object.
+        """
         spans: builtins.list[tuple[int, int]] = []
         for start, length in sorted(ranges):
             if spans and start <= spans[-1][1] + COALESCE_BYTES:
@@ -338,18 +349,18 @@ class S3Store:
         return self.call("put", key, lambda: self._put(key, body, {"IfNoneMatch": "*"}), conditional=True)
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
-        strong = etag.removeprefix(_WEAK)  # a proxy that compresses answers marks the store's own ETag as weak
+        strong = etag.removeprefix(_WEAK)  # a proxy that compresses answers marks the store's ETag as weak
         match = {"IfMatch": strong if self.quotes_etags else strong.strip('"')}
         try:
             return self.call("put", key, lambda: self._put(key, body, match), conditional=True)
-        except ObjectNotFoundError as e:  # S3 answers 404 where the object to replace is gone
+        except ObjectNotFoundError as e:  # S3 answers 404 if the object to replace is gone
             raise PreconditionFailedError(str(e)) from e
         except PreconditionFailedError as e:
             self._refuse_if_current(key, etag, e)
             raise
 
     def _refuse_if_current(self, key: str, etag: str, refused: PreconditionFailedError) -> None:
-        """Raise `StoreUnfitError` if the version that was to be replaced is the current one: each repetition would fail."""
+        """Raise `StoreUnfitError` if the version to replace is the current one, since each repetition would fail."""
         with suppress(StoreError):
             if self.head(key).etag != etag:
                 return
@@ -398,7 +409,7 @@ class S3Store:
         return self._delete([*map(VersionedKey, keys)], once=True).failures
 
     def discard(self, folder: str, written: Sequence[str] = ()) -> None:
-        for key in written:  # one by one: a store that fails a trial may answer neither a listing nor a bulk delete
+        for key in written:  # one by one, since a store that fails a trial may not answer a listing or a bulk delete
             with suppress(StoreError):
                 self.ask("delete", "delete_object", key, Key=self.full_key(key))
         keys = [*self.list(folder).modified_ms]
@@ -423,20 +434,20 @@ class S3Store:
             try:
                 for page in access.bulk.pages(full or None, self.full_key(start_after) if start_after else None):
                     if 0 in page.sizes:
-                        break  # a folder marker, perhaps: obstore drops the slash at its end, boto3 does not
+                        break  # possibly a folder marker: obstore drops the slash at its end, boto3 does not
                     last = page.keys[-1]
                     yield page
             except obstore.exceptions.InvalidPathError:
-                pass  # a foreign key that obstore cannot represent ('//', '..', control characters): read on plainly
+                pass  # a foreign key that obstore cannot represent ('//', '..', control characters): continue through boto3
             except obstore.exceptions.BaseError as e:
                 self._ask_boto3(access, e, "list", "", "list_objects_v2", Prefix=full, MaxKeys=1)
                 yield from self.scan(prefix, last)
                 return
-        # The rest, if any: obstore takes a page of HTML for the end of a listing, and boto3's answers are checked.
+        # obstore reads a page of HTML as the end of a listing, so boto3, whose answers are checked, lists the rest.
         yield from (page for _, page, _ in self._list_plain(prefix, last) if len(page))
 
     def _list_plain(self, prefix: str, start_after: str) -> Iterator[tuple[int, ListedPage, bool]]:
-        """Yield the pages, including empty ones, the store's clock at each, and whether another one follows."""
+        """Yield each page, even if it is empty, with the store's time and whether another page follows."""
         cut = len(self.config.prefix)
         goes_on = {"ContinuationToken": "NextContinuationToken"}
         at = {"StartAfter": self.full_key(start_after)} if start_after else {}
@@ -450,10 +461,10 @@ class S3Store:
             yield date_ms(answer), page, bool(answer.get("IsTruncated"))
 
     def _ask_boto3(self, access: Access, e: Exception, kind: str, key: str, operation: str, **fields: Any) -> None:
-        """Send the request again through boto3, which names the cause.
+        """Send a failed request again through boto3, whose error names the cause.
 
-        If boto3 gets an answer without renewed credentials, it sends all further requests. Its error hides obstore's own
-        message, which contains the store's whole answer.
+        If boto3 gets an answer without renewing credentials, it sends all further requests. Its error replaces that of
+        obstore, which contains the store's whole answer.
         """
         try:
             response = self.ask(kind, operation, key, **fields)
@@ -490,8 +501,8 @@ class S3Store:
                 yield page
 
     def _version_page(self, response: Any) -> VersionPage:
-        """Return the page in key order: S3 returns versions and markers separately. What was out of order stays so,
-        and is detected.
+        """Return the page in key order; S3 returns versions and markers separately. Entries that were out of order stay
+        so, and are detected.
         """
         cut = len(self.config.prefix)
         versions = [(v["Key"], v, False) for v in response.get("Versions", [])]
@@ -569,7 +580,7 @@ class S3Store:
     # -- the bucket itself --------------------------------------------------------------------------------------------
 
     def create_bucket(self) -> bool:
-        """Create the bucket; False if it was there already."""
+        """Create the bucket. Return False if it already existed."""
         with suppress(BucketNotFoundError):
             self.now_ms()
             return False
@@ -582,28 +593,30 @@ class S3Store:
         except StoreError as e:
             if _answer_behind(e).status not in _NOT_TAKEN or self.access.endpoint_url is None:
                 raise
-            self.ask("put", "create_bucket")  # a store whose regions are only for signatures
+            self.ask("put", "create_bucket")  # a store that uses regions only in signatures
         return True
 
     def delete_bucket(self) -> bool:
-        """Delete the bucket if it is empty, below any prefix; return whether it is gone."""
+        """Delete the bucket if it is empty, whatever this store's prefix. Return whether it is gone."""
         if next(self.below("").scan(""), None) is not None:
             return False
         self.ask("delete", "delete_bucket")
         return True
 
     def below(self, prefix: str) -> S3Store:
-        """Return the same bucket, below another prefix."""
+        """Return the store of the same bucket, below another prefix."""
         return S3Store(replace(self.config, prefix=prefix))
 
 
 def date_ms(response: Any) -> int:
-    """Return the store's clock from the `Date` header (whole seconds, rounded down). Raises `ValueError` without one."""
+    """Return the store's time from the `Date` header, in whole seconds, rounded down. Raises `ValueError` if it is
+    missing.
+    """
     return int(parse_time(response["ResponseMetadata"]["HTTPHeaders"].get("date", "")).timestamp() * 1000)
 
 
 def _answer_behind(e: L0gcError) -> Answer:
-    """Return the answer that caused an error; its status is 0 if there was none."""
+    """Return the answer that caused an error; its status is 0 if no answer arrived."""
     return Answer.of("", getattr(e.__cause__, "response", {}))
 
 

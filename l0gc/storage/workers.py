@@ -1,8 +1,8 @@
 """Run work in threads of this process, or on executors of a Spark session (`spark/workers.py`), by the same functions.
 
-Work is a function of a workplace and a part. The workplace is what the function works with: a cluster's handles in this
-process or in the executor. Results should be small, because all of them arrive in one process; otherwise `reduce`
-combines them on the way, and `flow` passes them from stage to stage.
+Work is a function of a workplace and a part. The workplace provides what the function needs: a cluster's handles in
+this process or in the executor. Results of `map` should be small, because all of them arrive in one process; `reduce`
+combines larger ones on the way, and `flow` passes them from stage to stage.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from l0gc.storage.parallel import Parallel
 AUTO: Final = "auto"
 LOCAL: Final = "local"
 SPARK: Final = "spark"
-"""The engines: this process, a Spark session, or whichever of them suits the work."""
+"""The engine that runs work on the executors of a Spark session."""
 LOCAL_SLOTS: Final = 8
 
 A = TypeVar("A")
@@ -42,10 +42,10 @@ P_co = TypeVar("P_co", bound=Workplace, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a flow: its number of tasks, and what each does with the items sent to it.
+    """A stage of a flow: its number of tasks, and the work that each task does with the items sent to it.
 
-    `work` gets the workplace and the items. In the last stage it yields results; in others, pairs of the number of the next
-    stage's task and an item for it.
+    `work` gets the workplace and the items. In the last stage, it yields results; in other stages, it yields pairs: the
+    number of a task of the next stage, and an item for that task.
     """
 
     tasks: int
@@ -53,7 +53,7 @@ class Stage:
 
 
 class Workers(Protocol[P_co]):
-    """Runs the same work on many parts, wherever that is. What the work raises is raised here."""
+    """Runs the same work on many parts, on any engine. Errors of the work are raised in the caller."""
 
     @property
     def engine(self) -> str:
@@ -67,12 +67,12 @@ class Workers(Protocol[P_co]):
 
     @property
     def cores(self) -> int:
-        """Return how many tasks of a stage run at once."""
+        """Return how many tasks of a stage run concurrently."""
         ...
 
     @property
     def slots(self) -> int:
-        """Return into how many parts a large piece of work is best cut."""
+        """Return the best number of parts for a large piece of work."""
         ...
 
     def map(self, work: Callable[[P_co, A], B], parts: Sequence[A]) -> list[B]:
@@ -80,24 +80,26 @@ class Workers(Protocol[P_co]):
         ...
 
     def reduce(self, work: Callable[[P_co, A], B], parts: Sequence[A], merge: Callable[[B, B], B]) -> B | None:
-        """Return the results of `work`, merged in any order; None without parts. `merge` may change its first argument."""
+        """Return the results of `work`, merged in any order; None if `parts` is empty. `merge` may change its first
+        argument.
+        """
         ...
 
     def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
-        """Return the results of the last stage. The first stage gets the parts; on Spark, items between stages are
-        pickled.
+        """Return the results of the last stage. The first stage gets the parts. On Spark, items are pickled between
+        stages.
 
-        A stage with one task may get items while the previous stage still runs. A stage with several begins when the
-        previous one has ended.
+        A stage with one task may get items while the previous stage still runs. A stage with several tasks begins when
+        the previous one has ended.
         """
         ...
 
     def say(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
-        """Report what is being done; on Spark with the share of the tasks that have ended."""
+        """Report the current step; on Spark, with the share of the tasks that have ended."""
         ...
 
     def cancel(self) -> None:
-        """Stop the running work soon. Its parts fail, or have ended."""
+        """Stop the running work soon. Its parts fail unless they have ended."""
         ...
 
 
@@ -137,4 +139,4 @@ class LocalWorkers(Generic[P]):
             yield from stage.work(self._workplace, by_task.pop(task))
 
     def cancel(self) -> None:
-        """Do nothing: parts in this process check for themselves whether they are to stop."""
+        """Do nothing, since parts in this process check whether they should stop."""

@@ -1,1 +1,1 @@
-"""M: what each partition and the whole cluster may still need, and the one place where M is published."""
+"""Compute M, the highest epoch that no partition needs any more, and publish it in one place."""

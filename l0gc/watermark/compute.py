@@ -1,8 +1,8 @@
-"""Compute the watermark M (pure): every L0 object at epoch M and below may be deleted.
+"""Compute the watermark M (pure): every L0 object at or below epoch M may be deleted.
 
-`M = min(cluster epoch at the snapshot, min over its partitions of M(p))`. It is safe with any older reading of the
-partitions, since M(p) never decreases. It is safe with topics created since, because they admit nothing at or below the
-snapshot's epoch (hazard 5). Source: the cluster epoch of Redpanda Cloud Topics.
+`M = min(cluster epoch at the snapshot, min over its partitions of M(p))`. M stays safe if the partitions were read
+earlier, since M(p) never decreases. It stays safe if topics were created later, since they admit nothing at or below
+the snapshot's epoch (hazard 5). Source: the cluster epoch of Redpanda Cloud Topics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from l0gc.watermark.source import CONTROLLER_REMEDY, HELD_BACK_SHOWN, Holder, Un
 
 
 class Watermark(msgspec.Struct, frozen=True):
-    """M; `held_back_by` are the first few of the partitions whose M(p) equals it, if it could be higher."""
+    """M, and in `held_back_by` the first few partitions whose M(p) equals M, if M is below the cluster epoch."""
 
     watermark: int
     cluster_epoch: int
@@ -28,7 +28,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
 
 def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
-    """Return M for a snapshot whose partitions are in these units."""
+    """Return M for a snapshot with the partitions of these units."""
     watermark = min([cluster_epoch, *(u.gc_epoch for u in units if u.gc_epoch is not None)])
     low = sorted((h for u in units for h in u.lowest), key=lambda h: (h.gc_epoch, h.topic, h.partition))
     holders = [h for h in low if h.gc_epoch == watermark < cluster_epoch]
@@ -36,9 +36,10 @@ def compute(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
 
 
 def holders_of(units: Sequence[UnitSummary]) -> Callable[[int], tuple[str, int]]:
-    """Return a function from an epoch to the partitions that may still need it, which are those with M(p) below it.
+    """Return a function that, for an epoch, counts the partitions that may still need it: those with M(p) below it.
 
-    It returns the one with the lowest M(p) as text (empty for none), and their number.
+    The function returns the name of the partition with the lowest M(p), empty if no partition needs the epoch, and the
+    count.
     """
     low = min((h for u in units for h in u.lowest), key=lambda h: (h.gc_epoch, h.topic, h.partition), default=None)
     total: Counter[int] = Counter()
@@ -58,10 +59,10 @@ def check_epochs(cluster_epoch: int, highest_known: int, source: str, remedy: st
     """Refuse if the bucket contains an epoch that the cluster has not reached (hazard 10).
 
     Args:
-        cluster_epoch: read after everything that `highest_known` comes from, since uploads continue.
-        highest_known: the highest epoch found there.
-        source: where, for the message.
-        remedy: the likely cause, and what to do.
+        cluster_epoch: the epoch, read after everything that `highest_known` comes from, since uploads continue.
+        highest_known: the highest epoch in `source`.
+        source: the place of that epoch, for the message.
+        remedy: the likely cause and the way out.
 
     Raises:
         EpochRegressionError: the controller's log is older than the data.

@@ -1,12 +1,12 @@
 """Read the files of a system with an external log: its partitions and its reports, as Parquet, CSV or NDJSON.
 
 An unreadable number is never guessed. A file is refused by name if a column is missing, if a value is empty or not a
-whole number, or if its end looks cut off. A truncated list of partitions would put M too high. So a folder has to be
-finished, as Spark, Hive and Delta define it: its writer adds `_SUCCESS` last and removes it first. If no writer does
-that, `--expect-partitions N` gives the number of partitions. A file of zero bytes may be an interrupted copy, which
-`_SUCCESS` does not exclude: so it has no rows only if the number of partitions is given. These files have no checksum that
-l0gc knows, so a file in a bucket is read twice: a store that gives out another file once must not hide a partition
-(hazard 34).
+whole number, or if its end looks cut off. A truncated list of partitions would make M too high. Therefore a folder has
+to be finished, as Spark, Hive and Delta define it: its writer adds `_SUCCESS` last and removes it first. If the writer
+does not do that, `--expect-partitions N` gives the number of partitions. A file of zero bytes may be an interrupted
+copy, which `_SUCCESS` does not exclude, so it counts as a file without rows only if the number of partitions is given.
+l0gc has no checksum of these files, so a file in a bucket is read twice, in case the store serves a wrong file once and
+thus hides a partition (hazard 34).
 """
 
 from __future__ import annotations
@@ -46,11 +46,12 @@ from l0gc.watermark.external_rows import (
 
 _SUFFIX: Final = re.compile(r"\.(parquet|csv|ndjson|jsonl|json)(\.gz)?$")
 _NULL: Final = re.compile(rb"^(?:\A\xef\xbb\xbf)?+[^\S\n]*+null", re.MULTILINE)
-"""A line that begins with null, which crashes pyarrow at the head of a block; a file may begin with a byte order mark."""
+"""A line that begins with null, which crashes pyarrow at the start of a block. A file may begin with a byte order mark.
+"""
 _MARKER: Final = "_SUCCESS"
 _HIDDEN: Final = re.compile(r"/(?:\.|_(?![^/]*=)|/|$)")
-"""A name below a `_` or a `.` belongs to a writer, except for a column's folder (`_day=7`). A name that ends with a
-slash is the marker of a folder.
+"""A key that is ignored: a path with a part that begins with `_` or `.` belongs to a writer, unless the part is a
+column's folder (`_day=7`), and a key that ends with a slash is the marker of a folder.
 """
 _FOLDER: Final = re.compile(r"([^/=]+)=([^/]*)/")
 _HIVE_NULL: Final = "__HIVE_DEFAULT_PARTITION__"
@@ -60,20 +61,22 @@ _FORMATS: Final = {
     "an Iceberg": re.compile(r"metadata/[^/]+\.metadata\.json$"),
 }
 _UNPACKED_BYTES: Final = 1 << 30
-"""The largest unpacked size of a .gz file: the rows of some ten million partitions. A small file could otherwise fill
-the memory.
+"""The largest unpacked size of a .gz file: the rows of some ten million partitions. Without a limit, a small file could
+fill the memory.
 """
 
 
 @dataclass(frozen=True)
 class ExternalFiles(SnapshotLimits):
-    """The other system's files: where they are, and how to read them.
+    """The paths of the other system's files, and how to read them.
 
     Attributes:
-        reports: a file or a folder, local or `s3://`: the columns topic, partition, gc_epoch; if they are there also
+        reports: a file or a folder, local or `s3://`, with the columns topic, partition and gc_epoch, and optionally
             revision, max_applied_epoch and cluster_id.
-        partitions: the same, with topic and partition; also revision, cluster_id and cluster_epoch.
-        cluster_epoch: None to take it from the column of that name, which must say the same in each row.
+        partitions: a file or a folder with the columns topic and partition, and optionally revision, cluster_id and
+            cluster_epoch.
+        cluster_epoch: the cluster epoch; None to take it from the column cluster_epoch, which must have the same value
+            in each row.
         expect_partitions: the required number of partitions; None if the folders must be finished instead.
     """
 
@@ -83,7 +86,7 @@ class ExternalFiles(SnapshotLimits):
     expect_partitions: int | None = None
 
     def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:
-        """Find the files, which have to be finished.
+        """Find the files, and check that they are finished.
 
         Raises:
             NotFoundError: the file does not exist.
@@ -91,13 +94,15 @@ class ExternalFiles(SnapshotLimits):
             UsageError: a folder holds a table of another format.
         """
         finished = self.expect_partitions is None
-        # The reports first: one that was made after the snapshot may be above its epoch.
+        # The reports come first: a report made after the snapshot may be above its epoch.
         reports = _FileSet(store, store_at, self.reports, finished=finished)
         return _FoundFiles(self, reports, _FileSet(store, store_at, self.partitions, finished=finished), store_at)
 
 
 class _Part(NamedTuple):
-    """A file: its folder, its key there, whether it holds reports or a list of partitions, and whether it may be empty."""
+    """A file: its folder, its key in the folder, whether it has reports or a list of partitions, and whether it may be
+    empty.
+    """
 
     folder: str
     key: str
@@ -114,7 +119,7 @@ class _Part(NamedTuple):
 class _FileSet:
     """A file, or all files of a folder, which must stay complete while it is read.
 
-    In a bucket, a name is a folder if there are keys below it.
+    In a bucket, a name is a folder if it is a prefix of keys.
     """
 
     def __init__(self, store: ObjectStore, store_at: StoreAt, path: str, *, finished: bool) -> None:
@@ -160,7 +165,7 @@ class _FoundFiles:
         self.files = len(self._parts) if all(p.folder.startswith("s3://") for p in self._parts) else 0
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """Read the files: see `ExternalExport.read`. Only workers of this process read local files."""
+        """Read the files; see `ExternalExport.read`. Only workers of this process read local files."""
         tasks = workers.cores
         stages = Stage(workers.slots, partial(_read_parts, self._store_at, tasks)), Stage(tasks, _sum_up)
         summary = merged(workers.flow(self._parts, *stages))
@@ -182,7 +187,7 @@ def _read_parts(
 
 
 def _read_alike(store: ObjectStore | LocalFolder, key: str, name: str) -> bytes:
-    """Return a file's bytes, which two readings of a bucket have to agree on (hazard 34)."""
+    """Return a file's bytes. A file in a bucket is read twice, and both reads must agree (hazard 34)."""
     body = store.get(key).body
     if not isinstance(store, LocalFolder) and store.get(key).body != body:
         raise StoreError(
@@ -204,7 +209,7 @@ def _opened(store: ObjectStore, store_at: StoreAt, folder: str) -> ObjectStore |
 
 
 def _marker(store: ObjectStore | LocalFolder) -> object | None:
-    """Return an identity of a folder's `_SUCCESS`, which changes when that is rewritten; None if it does not exist."""
+    """Return an identity of a folder's `_SUCCESS` that changes if the file is rewritten; None if it does not exist."""
     marker = if_there(store.head, _MARKER)
     return None if marker is None else (marker.etag, marker.modified_ms)
 
@@ -217,14 +222,14 @@ def read_table(
     *,
     may_be_empty: bool = False,
 ) -> pa.Table:
-    """Return `known_columns` of a file.
+    """Return the `known_columns` of a file.
 
     Args:
-        folders: columns whose values come from the names of its folders, as Spark and Hive write them.
-        may_be_empty: whether a CSV or NDJSON file of zero bytes is one without rows.
+        folders: the columns whose values the names of the file's folders give, as Spark and Hive write them.
+        may_be_empty: whether a CSV or NDJSON file of zero bytes counts as a file without rows.
 
     Raises:
-        UsageError, CorruptObjectError: see the module.
+        UsageError, CorruptObjectError: the file is refused; see the module.
     """
     kind = _SUFFIX.search(name)
     if kind is None:
@@ -235,7 +240,7 @@ def read_table(
         if not rows and kind[1] != "parquet" and (body or may_be_empty):
             return known_columns(name, pa.table({c: pa.nulls(0, t) for c, t in TYPES.items()}), needed)
         table = _parsed(kind[1], rows, name)
-        table.validate(full=True)  # pyarrow accepts text that is not UTF-8, and fails over it later
+        table.validate(full=True)  # pyarrow accepts text that is not UTF-8, and fails later
         for column, value in folders.items():
             if kind[1] not in ("parquet", "csv") and column in TYPES and table[column].null_count == table.num_rows:
                 table = table.drop_columns([column])  # a JSON file is read with all known columns

@@ -1,14 +1,14 @@
-"""Compute M for a system with its own replicated log: the epoch, partitions and reports are its own, the rules l0gc's.
+"""Compute M for a system with its own replicated log, from its epoch, partitions and reports, by l0gc's rules.
 
-The cluster was initialised with `external_log`. So l0gc neither advances its epoch nor accepts data, and M is computed in
-no other way. It is safe for the usual reasons: partitions and epoch are of one snapshot, and M is capped at that epoch. A
-partition without a report counts with its revision - 1, or holds everything if its revision is unknown. A report above
-the epoch is refused. M never goes down, and neither does the epoch published with it, which is l0gc's only record of the
-other log's past. A report of a topic's former incarnation is below the new one's revision; if it is taken for the new
-one's, M is lower, never higher.
+The cluster was initialised with `external_log`, so l0gc does not advance its epoch or accept data, and M is computed
+only here. This is safe for the usual reasons: partitions and epoch belong to one snapshot, and M is capped at that
+epoch. A partition without a report counts with its revision - 1, or holds everything if its revision is unknown. A
+report above the epoch is refused. M never decreases, and neither does the epoch published with it, which is l0gc's only
+record of the other log's past. A report of a topic's former incarnation is below the revision of the new one; if it
+counts for the new one, M is lower, never higher.
 
-A list with missing partitions would put M too high. So fewer partitions than were last published, an empty list, and
-reports of unlisted partitions are each refused unless an option allows them.
+A list with missing partitions would make M too high. Therefore a list with fewer partitions than were last published,
+an empty list, and reports of unlisted partitions are refused unless an option allows them.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from l0gc.watermark.publication import PublishedWatermark
 from l0gc.watermark.source import ClusterIdentity, ClusterView, PinnedUnits, UnitSummary
 
 StoreAt = Callable[[Any, str], ObjectStore]
-"""A store whose prefix is an `s3://bucket/prefix`, read with the settings of the given store."""
+"""A function that returns the store at an `s3://bucket/prefix`, with the settings of the given store."""
 
 SNAPSHOT_AGE_MS: Final = 3_600_000
-"""The default limit of a snapshot's age when it is used."""
+"""The default limit of a snapshot's age at the time of its use."""
 
 _REMEDY: Final = (
     "the snapshot is older than that, or its log was restored from a backup; nothing was published or deleted. Take the "
@@ -45,12 +45,12 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotLimits:
-    """Which unusual contents of the other system's export are intended.
+    """The unusual contents of the other system's export that are intended.
 
     Attributes:
         allow_no_partitions: whether an empty list is intended, so that M is the epoch.
         allow_fewer_partitions: whether partitions were deleted since M was last published.
-        allow_unlisted_reports: whether there may be reports of partitions that are not listed.
+        allow_unlisted_reports: whether reports of partitions that are not listed are intended.
         snapshot_age_ms: the largest age of the snapshot.
     """
 
@@ -64,8 +64,9 @@ class ExternalLog(NamedTuple):
     """The other system's export, all from one snapshot.
 
     Attributes:
-        cluster_epoch: its epoch; no partition admits data below its report's epoch, and none above this is in use yet.
-        summary: that of its partitions and reports.
+        cluster_epoch: the system's epoch. No partition admits data below the epoch of its report, and no epoch above
+            this one is in use yet.
+        summary: the summary of its partitions and reports.
     """
 
     cluster_epoch: int
@@ -82,14 +83,14 @@ class ExternalLog(NamedTuple):
         epoch: int | None = None,
         expected: int | None = None,
     ) -> ExternalLog:
-        """Return the log of a list of partitions, which messages call `source`.
+        """Return the log that a list of partitions describes; messages call the list `source`.
 
         Args:
             epoch: the cluster epoch; None to take it from the list.
             expected: the required number of partitions; None for any number.
 
         Raises:
-            UsageError: it is unknown whether the rows are of one snapshot, or of which.
+            UsageError: the rows may belong to different snapshots, or their epoch is unknown.
             SafetyError: there are more or fewer partitions than expected.
         """
         if expected not in (None, summary.partitions):
@@ -122,24 +123,24 @@ class ExternalExport(Protocol):
 
     @property
     def files(self) -> int:
-        """Return in how many pieces any machine can read it; 0 if only this process can."""
+        """Return the number of files that any machine can read; 0 if only this process can read the export."""
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """Read the export, on the workers if they can. Raises `L0gcError` for anything uncertain."""
+        """Read the export, on the workers if possible. Raises `L0gcError` for anything uncertain."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExternalEpochs(SnapshotLimits):
-    """A program's own data on a system with an external log, without files.
+    """A program's own data about a system with an external log, without files.
 
-    Take `gc_epochs` first, then `partitions` and `cluster_epoch` at once, as of one moment of your log.
+    Read `gc_epochs` first, then `partitions` and `cluster_epoch` together, as of one moment of your log.
 
     Attributes:
-        cluster_epoch: the highest epoch that is in use.
+        cluster_epoch: the highest epoch in use.
         partitions: every existing partition, as (topic, number), with the epoch at which it was created, or None if that is
             unknown.
-        gc_epochs: M(p) of partitions: nothing at that epoch or below is needed by p, now or later. Any that was ever true
-            will do. A partition that is missing here counts with its creation - 1, or with -1.
+        gc_epochs: M(p) of the partitions: p will never again need anything at or below that epoch. An older value is
+            also valid. A partition without a value counts with the epoch of its creation - 1, or with -1.
     """
 
     cluster_epoch: int
@@ -149,11 +150,11 @@ class ExternalEpochs(SnapshotLimits):
     files: ClassVar[int] = 0
 
     def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:
-        """Return the export of these numbers, which needs no file."""
+        """Return these numbers as an export, which needs no file."""
         return self
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """Return the same as an export. Raises `UsageError` for anything but whole numbers."""
+        """Return the numbers as an external log. Raises `UsageError` for anything but whole numbers."""
         try:
             partitions = [(t, index(n), None if r is None else index(r)) for (t, n), r in self.partitions.items()]
             reports = [(t, index(n), index(epoch)) for (t, n), epoch in self.gc_epochs.items()]
@@ -186,7 +187,7 @@ class ExternalLogSource:
         return identity._replace(cluster_epoch=self._theirs.cluster_epoch)
 
     def read(self, published: PublishedWatermark | None) -> list[UnitSummary]:
-        """Read the summaries: see `EpochSource.read`.
+        """Read the summaries; see `EpochSource.read`.
 
         Raises:
             UsageError: a number is impossible, or a partition is listed twice.
@@ -235,7 +236,7 @@ class ExternalLogSource:
         return self._theirs.cluster_epoch
 
     def pins(self, published: int) -> PinnedUnits:
-        """Return no pins: a pin is an entry of l0gc's own controller log."""
+        """Return no pins, since a pin is an entry of l0gc's own controller log."""
         return PinnedUnits(-1)
 
 

@@ -1,14 +1,14 @@
 """Sum up the rows that a system with an external log exports.
 
-Files, data frames and a program's own numbers all become these columns, and the same function sums them up, on Spark's
-executors or in this process. Rows of one partition must be summed up together; `spread` ensures that. A summary is small,
-merges with others in any order, and records every refusal with what it names, so the result does not depend on how rows
-were spread.
+Files, data frames and a program's own numbers are all converted to these columns, and one function sums them up, on
+Spark's executors or in this process. Rows of one partition must be summed up together; `spread` ensures that. A summary
+is small, merges with others in any order, and records every refusal with its subject, so the result does not depend on
+how rows were spread.
 
 A revision distinguishes the incarnations of a partition. A report counts for the incarnation that it names. If a report
 or a listed row of a name lacks its revision, all reports of that name count for its only partition, and two listed
-revisions are refused. That is safe: a report of a former incarnation is below the new one's revision, so M is lower,
-never higher.
+revisions are refused. That is safe, because a report of a former incarnation is below the revision of the new one, so M
+is lower, never higher.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ TYPES: Final = {
     "max_applied_epoch": pa.int64(),
     "cluster_epoch": pa.int64(),
 }
-"""The columns that are read, of reports and of lists of partitions; others are ignored."""
+"""The columns that are read from reports and from lists of partitions; others are ignored."""
 PARTITIONS: Final = ("topic", "partition")
 REPORTS: Final = ("topic", "partition", "gc_epoch")
-"""The columns that must exist, without an empty value."""
+"""The columns that must exist and have a value in each row."""
 
 _OF_THE_LIST: Final = ("cluster_epoch", "cluster_id")
 _OF_REPORTS: Final = ("cluster_id",)
-"""The columns that identify a snapshot. Either all rows have a value there or none has."""
+"""The columns that identify a snapshot. Either all rows have a value in such a column, or none has."""
 _NUMBER_BITS: Final = 31
 _LARGEST: Final = (1 << _NUMBER_BITS) - 1
 """The highest possible number of a partition."""
 _UNKNOWN: Final = -1
-"""Stands for an unknown revision."""
+"""An unknown revision."""
 _REASONS: Final = {
     REPORTED: "by its report; it moves when that system reports a higher gc epoch",
     UNREPORTED: "no report: it counts with the epoch before its creation, or holds everything if that is not known",
@@ -57,15 +57,15 @@ _REASONS: Final = {
 
 
 def known_columns(name: str, table: pa.Table, needed: Sequence[str]) -> pa.Table:
-    """Return the columns that count, null where the table has none.
+    """Return the columns that are read; a column that the table lacks is all null.
 
     Args:
         name: what messages call the table.
-        needed: must be there, and nowhere empty.
+        needed: the columns that must exist and have a value in each row.
 
     Raises:
         UsageError: a column is missing or occurs twice.
-        CorruptObjectError: a column holds something else, or rows without a value.
+        CorruptObjectError: a column has another type, or rows without a value.
         pa.ArrowException: a value is not a whole number.
     """
     columns = table.schema.names
@@ -74,7 +74,7 @@ def known_columns(name: str, table: pa.Table, needed: Sequence[str]) -> pa.Table
     for column in (c for c in columns if c in TYPES):
         if columns.count(column) > 1:
             raise UsageError(f"{name} has more than one column {column!r}")
-        kind = table.schema.field(column).type  # a cast would turn these into numbers
+        kind = table.schema.field(column).type  # a cast would convert these to numbers
         if TYPES[column] == pa.int64() and (pa.types.is_boolean(kind) or pa.types.is_temporal(kind)):
             raise CorruptObjectError(f"{name} has {kind} in the column {column!r}, which must hold whole numbers")
     nothing = {c: pa.nulls(table.num_rows, t) for c, t in TYPES.items()}
@@ -86,7 +86,7 @@ def known_columns(name: str, table: pa.Table, needed: Sequence[str]) -> pa.Table
 
 
 def spread(table: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
-    """Yield rows of `known_columns` with the part that they belong to; all rows of one partition are in the same part."""
+    """Yield rows of `known_columns`, with the part to which they belong. All rows of a partition are in the same part."""
     if parts == 1 or not table.num_rows:
         yield 0, table
         return
@@ -98,21 +98,23 @@ def spread(table: pa.Table, parts: int) -> Iterator[tuple[int, pa.Table]]:
 
 
 class ExternalSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A summary of rows. Each partition's rows are in one summary; `merged` puts those of different partitions together.
+    """A summary of rows. One summary contains all rows of a partition; `merged` combines summaries of different
+    partitions.
 
     Attributes:
-        partitions: how many are listed.
-        gc_epochs: how many of them are at each M(p).
-        lowest: those with the lowest M(p), at most `HELD_BACK_SHOWN`, in order of M(p), topic and partition.
+        partitions: the number of listed partitions.
+        gc_epochs: the number of partitions at each M(p).
+        lowest: the partitions with the lowest M(p), at most `HELD_BACK_SHOWN`, in order of M(p), topic and partition.
         highest: the highest epoch in a report, negated, with its topic and partition; None without reports.
-        unlisted: how many reports are of partitions that are not listed.
+        unlisted: the number of reports of partitions that are not listed.
         first_unlisted: the first of these partitions by name.
-        ambiguous: the first partition that is listed with two revisions where one of its rows has none.
-        impossible: what is said of a number that cannot be, the first by its text; empty without one.
-        cluster_ids: the clusters that rows name, at most two, the first by name.
-        cluster_epochs: the lowest and the highest cluster epoch that is listed; empty without one.
-        filled: of each column that identifies a snapshot, such as `cluster_id of the reports`, how many rows have a value
-            and how many do not.
+        ambiguous: the first partition that is listed with two revisions and has a row without a revision.
+        impossible: a message about an impossible number, the first in alphabetical order; empty if all numbers are
+            possible.
+        cluster_ids: the clusters that the rows name: the first two by name.
+        cluster_epochs: the lowest and the highest listed cluster epoch; empty if no row has one.
+        filled: for each column that identifies a snapshot, such as `cluster_id of the reports`, the numbers of rows
+            with and without a value.
     """
 
     partitions: int = 0
@@ -129,7 +131,7 @@ class ExternalSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merged(summaries: Sequence[ExternalSummary]) -> ExternalSummary:
-    """Return the sum of several summaries, in any order."""
+    """Return the sum of several summaries, which does not depend on their order."""
     gc_epochs: Counter[int] = Counter()
     filled: dict[str, tuple[int, int]] = {}
     for s in summaries:
@@ -155,9 +157,9 @@ def merged(summaries: Sequence[ExternalSummary]) -> ExternalSummary:
 
 
 def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> ExternalSummary:
-    """Sum up rows of `known_columns`: lists of partitions, and reports."""
+    """Sum up lists of partitions and reports, given as rows of `known_columns`."""
     tables = [*listed, *reported]
-    rows = sum(t.num_rows for t in listed)  # the first of all rows are the listed ones
+    rows = sum(t.num_rows for t in listed)  # the listed rows come first
     ids = {c for t in tables for c in pc.unique(t["cluster_id"]).to_pylist() if c is not None}
     epochs = {e for t in listed for e in pc.unique(t["cluster_epoch"]).to_pylist() if e is not None}
     facts = ExternalSummary(
@@ -176,7 +178,7 @@ def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> External
     if wrong := _impossible(tables, partition, gc_epoch):
         return msgspec.structs.replace(facts, impossible=wrong)
 
-    # Names are numbered in their order, and so are pairs of a name and the revision by which its rows match.
+    # Names get numbers in alphabetical order, and so do pairs of a name and the revision by which its rows match.
     order = pc.sort_indices(words).to_numpy()
     rank = np.empty(len(words), dtype=np.int64)
     rank[order] = np.arange(len(words))
@@ -211,7 +213,7 @@ def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> External
     np.maximum.at(created, pair[:rows], revision[:rows])
     listed_rows = np.flatnonzero(created >= NO_WATERMARK)
     is_reported = best[listed_rows] >= NO_WATERMARK
-    # Without a report it counts with its creation; if that is not known either, it holds everything.
+    # A partition without a report counts with its creation; if that is also unknown, it holds everything.
     at = np.where(is_reported, best[listed_rows], np.maximum(created[listed_rows], 0) - 1)
     low = np.argsort(at, kind="stable")[:HELD_BACK_SHOWN].tolist()
     kinds = [REPORTED if is_reported[i] else UNREPORTED for i in low]
@@ -233,7 +235,7 @@ def add_up(listed: Sequence[pa.Table], reported: Sequence[pa.Table]) -> External
 
 
 def _impossible(tables: Sequence[pa.Table], partition: npt.NDArray[np.int64], gc_epoch: npt.NDArray[np.int64]) -> str:
-    """Return the first sentence about an impossible number."""
+    """Return a message about an impossible number, the first in alphabetical order."""
     faults = []
     if len(partition) and partition.min() < 0:
         faults.append("a partition cannot be below 0")
@@ -253,7 +255,7 @@ def _numbers(tables: Sequence[pa.Table], column: str, empty: int = 0) -> npt.NDA
 
 
 def _coded(columns: Sequence[pa.ChunkedArray]) -> tuple[npt.NDArray[np.int64], pa.Array]:
-    """Return texts as numbers, and the text of each number."""
+    """Encode texts as numbers, and return the text of each number."""
     chunks = [chunk for column in columns for chunk in column.chunks if len(chunk)]
     if not chunks:
         return np.empty(0, dtype=np.int64), pa.array([], pa.string())

@@ -1,6 +1,6 @@
-"""Count a bucket's objects at each epoch, from the store's listing of the L0 prefix, in ranges of keys.
+"""Count a bucket's objects at each epoch by listing the L0 prefix in ranges of keys.
 
-Each range is summed where it is read, so the data transferred grows with the epochs, not with the keys.
+Each reader sums its ranges, so the data that it returns grows with the number of epochs, not of keys.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from l0gc.storage.ranges import FIRST_PAGES, KeyRange, RangeReader, read_in_roun
 from l0gc.storage.workers import Workers, Workplace
 
 SAMPLES: Final = 5
-"""How many keys that are not L0 keys are named."""
+"""How many of the keys that are not L0 keys are named."""
 
 
 class EpochRow(msgspec.Struct, frozen=True, array_like=True):
     """The objects of the bucket at one epoch; `epoch` is None for keys that are not L0 keys.
 
-    `sample_key` is the lowest of the keys; `oldest_ms` is when the oldest object was written, by the store's clock.
+    `sample_key` is the lowest key; `oldest_ms` is when the oldest object was written, by the store's clock.
     """
 
     epoch: int | None
@@ -35,7 +35,7 @@ class EpochRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Histogram(msgspec.Struct):
-    """A row for each epoch, and a few of the keys that are not L0 keys, the lowest ones."""
+    """A row for each epoch, and the first few of the keys that are not L0 keys."""
 
     rows: dict[int | None, EpochRow] = {}
     samples: list[str] = []
@@ -59,7 +59,7 @@ class Histogram(msgspec.Struct):
         return self
 
     def add_page(self, layout: KeyLayout, page: ListedPage) -> None:
-        """Add a page of a listing. Keys of one epoch are adjacent, so this advances by runs, not by keys."""
+        """Add a page of a listing. Keys of one epoch are adjacent, so this works on runs of keys, not on single keys."""
         keys, sizes, times = page.keys, page.sizes, page.modified_ms
         end = 0
         for number, same in groupby(layout.epochs(keys)):
@@ -73,7 +73,9 @@ class Histogram(msgspec.Struct):
 
 
 BucketScan = Callable[[KeyLayout, Callable[[], int]], Histogram]
-"""Reads what the bucket holds at each epoch. The second argument returns an epoch that hardly any object exceeds."""
+"""A function that counts the bucket's objects at each epoch. Its second argument returns an epoch that hardly any
+object exceeds.
+"""
 
 
 def read_listing(
@@ -82,7 +84,7 @@ def read_listing(
     """Return the histogram of the listing, as a `BucketScan`.
 
     Args:
-        first_pages: how many pages each reader reads in the first round; by default as suits the engine.
+        first_pages: how many pages each reader reads in the first round; the default depends on the engine.
     """
     total = Histogram()
 

@@ -1,10 +1,10 @@
-"""compute-watermark: the one way in which M is computed and published, for l0gc's journals and for an external log.
+"""Compute and publish M in the one way that serves both l0gc's journals and an external log: `compute-watermark`.
 
-The order of the reads makes it safe. The snapshot is read first (M is capped at its epoch, hazard 5), then what its
-partitions may still need, then the bucket. Last, the epoch is read again, to be compared with everything seen since
-(hazard 10), and with it the pins (hazard 36). `published.json` is read before all of it: a log that ends before the
-offset recorded there was set back (hazard 38). The source and the scan choose where to read, on Spark's executors or in
-this process; all decisions are made here. Nothing is written before the last check has passed.
+The order of the reads makes this safe. The snapshot is read first (M is capped at its epoch, hazard 5), then the epochs
+that its partitions may still need, then the bucket. Last, the epoch is read again, for comparison with everything read
+since (hazard 10), together with the pins (hazard 36). `published.json` is read before all of these: a log that ends
+before the offset recorded there was set back (hazard 38). The source and the scan choose whether to read on Spark's
+executors or in this process; this module makes all decisions. Nothing is written before the last check has passed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from l0gc.watermark.scans import ScanReport, ScanSnapshot, keep_scan, snapshot_o
 from l0gc.watermark.source import ClusterIdentity, ClusterView, Holder, PinnedUnits, UnitSummary
 
 _TRIES: Final = 5
-"""How many pins may be created while M is published."""
+"""How often publication is tried if pins are created in the meantime."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A unit that could not be read, and why; it holds M."""
+    """A unit that could not be read, with the error; the unit holds M."""
 
     unit: str
     error: str
@@ -53,27 +53,28 @@ class WatermarkResult(Outcome):
 
     Attributes:
         watermark: M; -1 if nothing may be deleted.
-        previous_watermark: What was published before this run published; -1 for nothing.
+        previous_watermark: The M that was published before this run's; -1 if there was none.
         cluster_epoch: The epoch of the snapshot.
-        partitions: Partitions of the snapshot.
+        partitions: The number of partitions in the snapshot.
         held_back_by: Up to ten of the partitions whose M(p) is M, each with `topic`, `partition`, `gc_epoch` and
-            `reason`, which names the remedy. A pin that holds M has no topic, and the kind `pinned`.
-        listing: What the bucket holds; null with `--no-scan`. `taken_ms` is when the run had read it, by the store's
-            clock in milliseconds since 1970. `objects` and `bytes`; `eligible_objects` and `eligible_bytes`, at or below
-            M; `oldest_eligible_age_s` and `oldest_held_age_s`, how old the oldest of those and of the other L0 objects
-            are, in seconds before `taken_ms`, null if no such object exists; `unparsable`, the keys that are not L0
-            keys, and up to five of them in `unparsable_samples`. `epochs` has a row for each epoch: `epoch`, `objects`,
-            `bytes`, `oldest_ms` (when the oldest was written), `holders` (how many partitions still may need it: those
-            with M(p) below it) and `held_by` (of these the one with the lowest M(p), as `topic/partition`). An epoch
-            above M without holders is newer than the run's snapshot.
-        published: Whether it was published.
-        overtaken: Whether a faster run published a higher M, `previous_watermark`, since this one began. That stays, and
-            nothing was published.
-        unreadable: What could not be read and holds M, each with `unit` (a journal) and `error`.
+            `reason`, which names the remedy. A pin that holds M has an empty topic and the kind `pinned`.
+        listing: The objects of the bucket; null with `--no-scan`. `taken_ms` is when the run had finished reading it,
+            by the store's clock, in milliseconds since 1970. `objects` and `bytes` count all objects;
+            `eligible_objects` and `eligible_bytes` those at or below M. `oldest_eligible_age_s` and `oldest_held_age_s`
+            are the ages of the oldest eligible and the oldest other L0 object, in seconds at `taken_ms`; null if no
+            such object exists. `unparsable` counts the keys that are not L0 keys, and `unparsable_samples` has up to
+            five of them. `epochs` has a row for each epoch: `epoch`, `objects`, `bytes`, `oldest_ms` (when the oldest
+            object was written), `holders` (the number of partitions that may still need the epoch, which have M(p)
+            below it) and `held_by` (the one with the lowest M(p), as `topic/partition`). An epoch above M without
+            holders is newer than the run's snapshot.
+        published: Whether M was published.
+        overtaken: Whether a faster run has published a higher M, `previous_watermark`, since this run began. That M
+            stays, and this run published nothing.
+        unreadable: The units that could not be read and hold M, each with `unit` (a journal) and `error`.
         scan: The key of the scan snapshot; null if none was kept.
         engine: `local` or `spark`.
-        engine_reason: Why that one.
-        seconds: Where the time went: `spark` is its start.
+        engine_reason: Why this engine was chosen.
+        seconds: The duration of each step; `spark` is the start of Spark.
     """
 
     watermark: int
@@ -92,41 +93,44 @@ class WatermarkResult(Outcome):
 
 
 class EpochSource(Protocol):
-    """The writers' side of a cluster: their epoch, and what each of their partitions may still need.
+    """The writers' side of a cluster: their epoch, and the epochs that their partitions may still need.
 
-    It is used in this order: `snapshot`, `read`, then whatever else is read, then `epoch_now`.
+    The order of use is `snapshot`, `read`, all other reads, `epoch_now`.
     """
 
     @property
     def external(self) -> bool:
-        """Return whether it stands for an external log."""
+        """Return whether the source is an external log."""
 
     @property
     def snapshot_age_ms(self) -> int | None:
-        """Return the snapshot's greatest age, if others add objects after it and `epoch_now` cannot show that; else None."""
+        """Return the largest age of the snapshot, in milliseconds, if `epoch_now` cannot show that objects were added
+        after it; otherwise None.
+        """
 
     @property
     def remedy(self) -> str:
-        """Return the likely cause, and what to do, if the bucket contains an epoch above the source's (hazard 10)."""
+        """Return the likely cause and the way out if the bucket contains an epoch above the source's (hazard 10)."""
 
     def snapshot(self) -> ClusterIdentity:
-        """Return the cluster, with the epoch that caps M."""
+        """Return the cluster's identity, with the epoch that caps M."""
 
     def read(self, published: PublishedWatermark | None) -> Sequence[UnitSummary]:
         """Return the epochs that the partitions of the snapshot may still need.
 
         Args:
-            published: the published watermark. No partition is below its M, and no unit that cannot be read is, either.
+            published: the published watermark. M(p) of every partition is at least its M, even in a unit that cannot be
+                read.
 
         Raises:
             EpochRegressionError: the snapshot is older than the partitions (hazard 10).
         """
 
     def epoch_now(self) -> int:
-        """Read the epoch again, for comparison with everything seen since the snapshot."""
+        """Read the epoch again, for comparison with everything read since the snapshot."""
 
     def pins(self, published: int) -> PinnedUnits:
-        """Return the pins as of the last `epoch_now`. M = `published` was published before they were read."""
+        """Return the pins as of the last `epoch_now`. M was `published` before the pins were read."""
 
 
 def run_pipeline(
@@ -137,20 +141,20 @@ def run_pipeline(
     dry_run: bool = False,
     accept_lost: bool = False,
 ) -> WatermarkResult:
-    """Compute M and publish it; a dry run writes nothing at all.
+    """Compute M and publish it. A dry run writes nothing at all.
 
     Args:
         source: the writers whose objects are collected.
-        scan: how the bucket is listed; None to skip that. Then it is unknown what is eligible, and only the source and the
-            published M can show that a controller log went back.
+        scan: lists the bucket; None to skip the listing. Without it, the number of eligible objects is unknown, and
+            only the source and the published M can show that a controller log was set back.
         accept_lost: see `publish`.
 
     Raises:
-        LostWatermarkError: see `publish`; a dry run computes M by the copy.
-        SafetyError: a higher M was published when the run began, or the source is not of the kind that the cluster was
-            initialised for.
-        EpochRegressionError, ClusterMismatchError: nothing was published.
-        The errors of the source and of the scan; then nothing was published.
+        LostWatermarkError: see `publish`. A dry run uses the copy instead.
+        SafetyError: a higher M was published when the run began, or the cluster was initialised for another kind of
+            source.
+        EpochRegressionError, ClusterMismatchError: nothing was published. The errors of the source and of the scan,
+        after which nothing is published.
     """
     store, monotonic = cluster.store, cluster.runtime.clock.monotonic
     ended = {"": monotonic()}
@@ -171,7 +175,7 @@ def run_pipeline(
     histogram = scan(snapshot.layout, source.epoch_now) if scan is not None else None
     ended["listing"] = monotonic()
     epoch = source.epoch_now()
-    # Refuse what a log that was not set back would not have left behind (hazard 10).
+    # Refuse published values that show that the controller log was set back (hazard 10).
     check_published(epoch, published, source.remedy)
     if published is not None:
         check_controller(cluster, published)
@@ -182,10 +186,10 @@ def run_pipeline(
         if row.epoch is not None and (age_ms is None or row.oldest_ms < started_ms - age_ms):
             check_epochs(epoch, row.epoch, f"object {row.sample_key}", source.remedy)
     for attempt in range(_TRIES):
-        # M with the pins as they are now. If one is created at the same time, what was read of the partitions stays good.
+        # Compute M with the current pins. If a pin is created at the same time, the partitions need not be read again.
         pins = source.pins(watermark_of(published))
         watermark = compute(snapshot.cluster_epoch, [*units, *pins.held])
-        _, now_ms = cluster.between_ms()  # a publication that is dated too early would end a sweep's grace early
+        _, now_ms = cluster.between_ms()  # too early a date of publication would shorten a sweep's grace
         listing: ScanSnapshot | None = None
         counts = (-1, -1, -1)
         if histogram is not None:
@@ -234,10 +238,10 @@ def run_pipeline(
 
 
 def check_kind(snapshot: ClusterIdentity, *, external: bool) -> None:
-    """Refuse a source of another kind than the cluster was initialised for.
+    """Refuse a source of a kind for which the cluster was not initialised.
 
     Raises:
-        SafetyError: the epochs of one kind would count as the other's.
+        SafetyError: the kinds differ, so one system's epochs would count as the other's.
         UsageError: the epoch is invalid.
     """
     if not is_epoch(snapshot.cluster_epoch):

@@ -1,23 +1,24 @@
 """`published.json`: the watermark that sweeps use.
 
-It is changed only by compare-and-swap, and never lowered. A run with a lower M than was published when it began has
-older data, and is refused (hazard 15). A run with a lower M than was published since is only slower, and publishes
-nothing. It carries the cluster id, so that a sweep never uses another cluster's M (hazard 11). It carries the
-cluster epoch, so that a controller log restored from a backup is detected at once, and not only when M is above it
-(hazard 10).
+It is changed only by compare-and-swap, and M is never lowered. A run whose M is lower than the M published when it
+began has older data, and is refused (hazard 15). A run whose M is lower than an M published since is only slower, and
+publishes nothing. The file contains the cluster id, so that a sweep never uses another cluster's M (hazard 11). It
+contains the cluster epoch, so that a controller log restored from a backup is detected at once, and not only if M is
+above its epoch (hazard 10).
 
-It also records where the log of each unit (a journal, and the controller log) ended when it was read. A unit was set back
-to an older copy if its log does not have that entry any more, or if it may still need an epoch that M covers. It has lost
-entries on which others relied when they deleted objects (hazard 38). Everything that deletes, commits or advances calls
-`refuse_if_set_back`. A log only grows, and what is published is read before the logs, so a log that was not set back is
-never refused.
+It also records where the log of each unit (a journal, or the controller log) ended when it was read. A unit was set
+back to an older copy if its log no longer has that entry, or if the unit may still need an epoch that M covers. It has
+lost entries on which others relied when they deleted objects (hazard 38). Every operation that deletes, commits or
+advances calls `refuse_if_set_back`. A log only grows, and `published.json` is read before the logs, so a log that was
+not set back is never refused.
 
 It also records the epoch of the newest pin. A computation that read the pins before that pin was created is refused,
-since its M may be above what the pin holds (hazard 36). `require_seen` raises this epoch before the pin takes effect.
+since its M may be above the epoch that the pin holds (hazard 36). `require_seen` raises this epoch before the pin takes
+effect.
 
-After each publication a copy is written into the controller's folder. Where `published.json` is gone, everything is
-compared with the copy, nothing is deleted, and nothing takes its place until a person accepts the loss: what was published
-since the copy is forgotten, and with it where logs ended (hazard 38).
+After each publication, a copy is written to the controller's folder. If `published.json` is gone, everything is
+compared with the copy, nothing is deleted, and the file is not replaced until an operator accepts the loss: everything
+published since the copy is lost, including where logs ended (hazard 38).
 """
 
 from __future__ import annotations
@@ -61,26 +62,26 @@ _SET_BACK: Final = (
 
 
 class PublishedWatermark(msgspec.Struct, frozen=True):
-    """What is published.
+    """The content of `published.json`.
 
     Attributes:
         cluster_id: The cluster.
         watermark: M. Never decreases.
         cluster_epoch: The cluster epoch, read after everything that M was computed from. Never decreases.
-        published_at_ms: When M was published, by the store's clock. A writer may be suspended before it writes, so readers
-            take the time at which the store got the file if that is later.
-        eligible_objects: The eligible objects in the listing; -1 if none was read.
+        published_at_ms: When M was published, by the store's clock. A writer may be suspended before it writes, so
+            readers use the time at which the store received the file if that is later.
+        eligible_objects: The number of eligible objects in the listing; -1 if no listing was read.
         eligible_bytes: Their size.
-        listed_objects: All objects in the listing.
-        partitions: The number of partitions that M was computed from; -1 if unknown.
-        ends: For each unit by its name (`journal 3`), `[accepted, [offset, id]]`: how often its log was set back and
-            accepted, and the place of the last entry read. The first two, compared in this order, never decrease.
-        pinned: The epoch of the newest pin that holds M, -1 without one. A publisher must have read the pins at that epoch
-            or later. Never decreases.
-        given: The highest number of a value schema, and the highest field id, that a topic may have got after its creation.
-            Neither decreases.
-        history: Older Ms, oldest first, each as `[M, when it was first published]`; fewer of them the older they are.
-            `sweep --grace` reads it.
+        listed_objects: The number of all objects in the listing.
+        partitions: The number of partitions from which M was computed; -1 if unknown.
+        ends: For each unit, by its name (`journal 3`), `[accepted, [offset, id]]`: how often its log was set back and
+            accepted, and the place of the last entry read. The pair `(accepted, offset)` never decreases.
+        pinned: The epoch of the newest pin that holds M; -1 if there was never one. A publisher must have read the pins
+            at that epoch or later. Never decreases.
+        given: The highest number of a value schema, and the highest field id, that a topic may have received after its
+            creation. They never decrease.
+        history: Older values of M, oldest first, each as `[M, when it was first published]`, more sparsely the older
+            they are. `sweep --grace` reads it.
     """
 
     cluster_id: str
@@ -101,12 +102,12 @@ _PUBLISHED: Final = msgspec.json.Decoder(PublishedWatermark)
 
 
 def encode_published(published: PublishedWatermark, key: str = PUBLISHED_WATERMARK) -> bytes:
-    """Return the content of `published.json`, with a checksum: one changed digit must not release live objects."""
+    """Return the content of `published.json`, with a checksum, so that a changed digit cannot release live objects."""
     return seal(key, msgspec.json.encode(published))
 
 
 def decode_published(body: bytes, key: str = PUBLISHED_WATERMARK) -> PublishedWatermark:
-    """Read `published.json`, or the copy of it. Raises `CorruptObjectError` if it was changed."""
+    """Decode `published.json` or its copy. Raises `CorruptObjectError` if it was changed."""
     try:
         return _PUBLISHED.decode(unseal(key, body))
     except (CorruptObjectError, *UNDECODABLE) as e:
@@ -118,12 +119,12 @@ def decode_published(body: bytes, key: str = PUBLISHED_WATERMARK) -> PublishedWa
 
 
 def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
-    """Return the published M and its ETag; (None, '') if none ever was. Without `published.json`, it is the copy of
-    it, and the ETag is empty.
+    """Return the content of `published.json` and its ETag; (None, '') if M was never published. If the file is gone,
+    return its copy and an empty ETag.
 
     Raises:
-        ClusterMismatchError: it belongs to another cluster.
-        CorruptObjectError: it cannot be read.
+        ClusterMismatchError: the file belongs to another cluster.
+        CorruptObjectError: the file cannot be read.
     """
     published, etag = read_any(store)
     if published is not None:
@@ -132,7 +133,7 @@ def read_published(store: ObjectStore, cluster_id: str) -> tuple[PublishedWaterm
 
 
 def read_any(store: ObjectStore) -> tuple[PublishedWatermark | None, str]:
-    """Return the same before the cluster is known; the caller compares the cluster ids."""
+    """Return the same as `read_published` before the cluster is known. The caller compares the cluster ids."""
     copy = None
     for _ in range(2):  # the copy is written second, so the first publication may have happened between two reads
         stored = if_there(store.get, PUBLISHED_WATERMARK)
@@ -150,7 +151,9 @@ def _as_stored(published: PublishedWatermark, stored_ms: int) -> PublishedWaterm
 
 
 def lost(published: PublishedWatermark | None, etag: str) -> str:
-    """Return a sentence on the loss, if `read_any` returned the copy of a lost `published.json`; else an empty text."""
+    """Return a sentence about the loss if `read_any` returned the copy of a lost `published.json`; otherwise an empty
+    text.
+    """
     if published is None or etag:
         return ""
     return (
@@ -160,10 +163,10 @@ def lost(published: PublishedWatermark | None, etag: str) -> str:
 
 
 def refuse_if_lost(published: PublishedWatermark | None, etag: str) -> None:
-    """Refuse to delete or publish without `published.json`; the arguments are what `read_any` returned.
+    """Refuse to delete or publish without `published.json`. The arguments are the result of `read_any`.
 
     Raises:
-        LostWatermarkError: it is lost.
+        LostWatermarkError: `published.json` is lost.
     """
     if loss := lost(published, etag):
         raise LostWatermarkError(
@@ -173,10 +176,10 @@ def refuse_if_lost(published: PublishedWatermark | None, etag: str) -> None:
 
 
 def what_is_lost(cluster: ClusterView) -> str:
-    """Return a sentence on the loss; an empty text if nothing of this cluster's was published before.
+    """Return a sentence about the loss; an empty text if this cluster has never published anything.
 
     Raises:
-        UsageError: `published.json` is there, and of use.
+        UsageError: `published.json` exists and is usable.
     """
     cluster_id = cluster.identity().cluster_id
     try:
@@ -191,10 +194,11 @@ def what_is_lost(cluster: ClusterView) -> str:
 
 
 def replace_unusable(cluster: ClusterView) -> None:
-    """Replace a `published.json` that is damaged or another cluster's by its copy, since an operator has accepted the loss.
+    """Replace a `published.json` that is damaged or belongs to another cluster with the copy, after an operator
+    accepted the loss.
 
-    So nobody has to delete it, and M never falls below the copy's. If the copy is of no use either, no M is recorded, and
-    the next computation begins anew. A file that was restored since it was read stays.
+    The operator thus need not delete the file, and M never falls below the copy's. If the copy is not usable either,
+    the new file has no M, and the next computation begins anew. A file that was restored in the meantime stays.
 
     Raises:
         StoreError: it changed in the meantime.
@@ -215,7 +219,9 @@ def replace_unusable(cluster: ClusterView) -> None:
 
 
 def _usable(store: ObjectStore, key: str, cluster_id: str) -> tuple[PublishedWatermark | None, str]:
-    """Return the content of `published.json` or its copy, None if it cannot be used, and its ETag, empty if it is gone."""
+    """Return the content of `published.json` or its copy (None if it is not usable), and its ETag (empty if it is
+    gone).
+    """
     stored = if_there(store.get, key)
     if stored is None:
         return None, ""
@@ -228,7 +234,7 @@ def _usable(store: ObjectStore, key: str, cluster_id: str) -> tuple[PublishedWat
 
 
 def watermark_of(published: PublishedWatermark | None) -> int:
-    """Return M, or the watermark below every epoch."""
+    """Return M; the watermark below every epoch if none is published."""
     return published.watermark if published is not None else NO_WATERMARK
 
 
@@ -238,7 +244,7 @@ def ends_of(published: PublishedWatermark | None) -> Mapping[str, LogEnd]:
 
 
 def watermark_at(published: PublishedWatermark | None, time_ms: int) -> int:
-    """Return an M that was published by a time of the store's clock, or a lower one if the history is thinned out.
+    """Return the M that was published at a time of the store's clock, or a lower one, since the history is thinned out.
 
     M only grows, so an object at or below it was already garbage then.
     """
@@ -249,10 +255,11 @@ def watermark_at(published: PublishedWatermark | None, time_ms: int) -> int:
 
 
 def remembered(current: PublishedWatermark, now_ms: int) -> list[tuple[int, int]]:
-    """Return the history that a publication inherits from `current`: when each M was first published.
+    """Return the history that the next publication takes over from `current`: when each M was first published.
 
-    The history thins out with age, so that it grows by the logarithm of the time. Of each span of `HISTORY_STEP_MS`, or
-    of up to an eighth of the age, the last publication stays. A missing one only makes `watermark_at` return a lower M.
+    The history thins out with age, so that it grows with the logarithm of time: the last publication in each span
+    stays. A span is `HISTORY_STEP_MS` long or, if that is more, up to an eighth of the age. A missing publication only
+    makes `watermark_at` return a lower M.
     """
     history = list(current.history)
     if not history or history[-1][0] != current.watermark:
@@ -267,7 +274,7 @@ def remembered(current: PublishedWatermark, now_ms: int) -> list[tuple[int, int]
 
 
 def check_published(cluster_epoch: int, published: PublishedWatermark | None, remedy: str = CONTROLLER_REMEDY) -> None:
-    """Refuse if what is published, read before the cluster epoch, is ahead of it (hazard 10).
+    """Refuse if the published epochs, which were read before the cluster epoch, are above it (hazard 10).
 
     Raises:
         EpochRegressionError: the cluster has lost epochs at which objects were uploaded or deleted.
@@ -281,7 +288,7 @@ def refuse_if_not_above(cluster: ClusterView, epoch: int) -> None:
     """Refuse to advance the cluster epoch to one above `epoch` if the published epoch would still be ahead.
 
     Raises:
-        EpochRegressionError: it would be, and everything up to there would be refused.
+        EpochRegressionError: the published epoch would still be ahead, so everything up to it would be refused.
     """
     published, _ = read_published(cluster.store, cluster.identity().cluster_id)
     highest = -1 if published is None else max(published.watermark, published.cluster_epoch)
@@ -294,19 +301,19 @@ def refuse_if_not_above(cluster: ClusterView, epoch: int) -> None:
 
 
 def refuse_if_behind(cluster: ClusterView) -> tuple[ClusterIdentity, PublishedWatermark | None]:
-    """Refuse to admit or delete data if what is published is ahead of the cluster epoch (hazard 10).
+    """Refuse to admit or delete data if the published epochs are above the cluster epoch (hazard 10).
 
-    Data admitted there would be at or below M, and the first sweep after the epoch has caught up would delete it. What
-    the controller assigns there, it has assigned before.
+    Data admitted at the cluster epoch would be at or below M, and the first sweep after the epoch has caught up would
+    delete it. The controller would also assign ids that it has assigned before.
 
-    With an external log, the epoch is the one published with M. l0gc cannot read that log, and admits no data there; the
-    next computation of M detects a log that went back.
+    With an external log, the epoch is the one published with M. l0gc cannot read that log, and admits no data; the next
+    computation of M detects a log that was set back.
 
     Returns:
-        The identity and what is published, exactly as compared.
+        The identity and the content of `published.json`, exactly as they were compared.
 
     Raises:
-        EpochRegressionError: it is ahead.
+        EpochRegressionError: a published epoch is above the cluster epoch.
         ClusterMismatchError: another cluster's watermark is published.
     """
     return _refuse_if_behind(cluster, read_any(cluster.store)[0])
@@ -320,7 +327,7 @@ def _refuse_if_behind(
         return identity, None
     check_cluster_id(identity.cluster_id, published.cluster_id, PUBLISHED_WATERMARK)
     if identity.external_log:
-        identity = identity._replace(cluster_epoch=published.cluster_epoch)  # it never goes down
+        identity = identity._replace(cluster_epoch=published.cluster_epoch)  # it never decreases
     check_published(identity.cluster_epoch, published)
     check_controller(cluster, published)
     return identity, published
@@ -329,10 +336,10 @@ def _refuse_if_behind(
 def check_controller(cluster: ClusterView, published: PublishedWatermark) -> None:
     """Refuse if the controller log, as of the last `identity`, does not have the entry at which M was published.
 
-    Its epoch may be high enough: a log that was set back grows past what is published.
+    Its epoch alone does not show this, since a log that was set back can grow past the published epoch.
 
     Raises:
-        EpochRegressionError: it was set back, and no operator has advanced its epoch above what was lost since.
+        EpochRegressionError: the log was set back, and no operator has since advanced its epoch above the lost epochs.
     """
     if (log := cluster.controller_unit(published.ends)) is not None and log.rewritten:
         raise EpochRegressionError(
@@ -342,16 +349,16 @@ def check_controller(cluster: ClusterView, published: PublishedWatermark) -> Non
 
 
 def check_set_back(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
-    """Refuse a unit that was set back to an older copy of its log (hazard 38). It was read after what is published.
+    """Refuse a unit that was set back to an older copy of its log (hazard 38). The unit was read after `published`.
 
-    A unit that an operator accepted may hold extents at or below M, which its newer log had lifted. It continues, but
-    deletions and publications by M wait until they are in L1 again.
+    A unit that an operator accepted may have extents at or below M that its newer log had lifted. The unit continues to
+    work, but deletions and publications by M wait until these extents are in L1 again.
 
     Args:
         by_m: whether the caller deletes or publishes by M.
 
     Raises:
-        SetBackError: it was set back.
+        SetBackError: the unit was set back.
     """
     if published is None or unit.end is None:
         return
@@ -386,8 +393,8 @@ def _end(end: LogEnd) -> str:
 
 
 class LogCheck(NamedTuple):
-    """Confirms that no log went back. `unread` are the units that could not be checked because they are unreadable,
-    and why.
+    """The confirmation that no log was set back. `unread` has the error of each unit that could not be read and
+    checked.
     """
 
     identity: ClusterIdentity
@@ -404,26 +411,26 @@ def refuse_if_set_back(
     names: bool = False,
     deletes: bool = False,
 ) -> LogCheck:
-    """Refuse to delete, commit or advance anything if a log went back: the controller's, or a unit's.
+    """Refuse to delete, commit or advance anything if the controller log or the log of a unit was set back.
 
-    The caller must skip a unit that cannot be read, even if it becomes readable later: nothing is committed to it, and
-    nothing of it is an orphan. If the process keeps it, nothing lands there. Objects of all units are deleted by M, so
-    then each must be readable, or its damage be known, which holds M.
+    The caller must skip a unit that cannot be read, even if it becomes readable later: nothing may be committed to it,
+    and none of its objects counts as an orphan. If the process keeps the unit's state, nothing lands there. M allows
+    deletions in all units, so for these each unit must be readable, or be known as damaged, which holds M.
 
     Args:
-        units: the only ones that the caller changes; by default any.
+        units: the only units that the caller changes; by default, any unit.
         keep: see `ClusterView.units`.
         by_m: see `check_set_back`.
-        names: whether the caller permanently assigns names by the next epoch. No unit may have seen that epoch: the name
-            would belong to something else that only the lost, newer controller log contains.
-        deletes: whether the caller deletes data objects, which needs all that was ever published.
+        names: whether the caller permanently assigns names by the next epoch. No unit may have seen that epoch, since
+            the name would then already belong to something in the lost, newer controller log.
+        deletes: whether the caller deletes data objects, for which `published.json` must not be lost.
 
     Raises:
         LostWatermarkError: the caller `deletes`, and `published.json` is lost.
         EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
         EpochRegressionError: the caller `names`, and a unit has seen an epoch that the cluster has not reached.
         SetBackError: a unit was set back.
-        StoreError: the caller deletes by M, and the store did not let a unit be read.
+        StoreError: the caller deletes by M, and an error of the store kept a unit from being read.
     """
     stored = read_any(cluster.store)
     identity, published = _refuse_if_behind(cluster, stored[0])
@@ -434,7 +441,7 @@ def refuse_if_set_back(
     for unit in cluster.units(units, keep=keep, noted=noted) if published is not None or names else ():
         if unit.error:
             unread[unit.unit] = f"{unit.unit} cannot be read: {unit.error}"
-        if names and unit.highest_epoch > identity.cluster_epoch:  # or that epoch began since
+        if names and unit.highest_epoch > identity.cluster_epoch:  # unless that epoch has begun since
             check_epochs(cluster.identity().cluster_epoch, unit.highest_epoch, unit.highest_in)
         if by_m and unit.error and not unit.damaged:
             raise StoreError(f"it is unknown whether {unit.unit} was set back: {unit.error}; nothing was deleted")
@@ -443,7 +450,7 @@ def refuse_if_set_back(
 
 
 def newest_ends(*readings: Mapping[str, LogEnd]) -> dict[str, LogEnd]:
-    """Return the highest end of each unit in any of the readings."""
+    """Return the highest end of each unit in all readings."""
     return {
         unit: max((ends[unit] for ends in readings if unit in ends), key=_order)
         for unit in sorted({u for ends in readings for u in ends})
@@ -461,24 +468,24 @@ def publish(
     epoch_now: Callable[[], int] | None = None,
     remedy: str = CONTROLLER_REMEDY,
 ) -> PublishedWatermark | None:
-    """Publish `new` and return what was published before. The published cluster epoch never goes down either.
+    """Publish `new`, and return the previous content. The published cluster epoch never decreases either.
 
-    If a faster run has published a higher M since this one began, that stays, and nothing is published.
+    If a faster run has published a higher M since this one began, that M stays, and nothing is published.
 
     Args:
-        accept_lost: whether the copy may take the place of a lost `published.json`.
+        accept_lost: whether the copy may replace a lost `published.json`.
         began_at: the M that was published when the run began; None if the caller did not read it.
-        pins_as_of: the epoch at which the pins were read that `new` respects; -1 if none were.
-        epoch_now: reads the cluster epoch anew, for a run that meets the publication of a faster one.
+        pins_as_of: the epoch at which the pins that `new` respects were read; -1 if no pins were read.
+        epoch_now: reads the cluster epoch again if a faster run has published a higher one.
         remedy: see `check_epochs`.
 
     Raises:
         PinnedSinceError: a pin was created since the pins were read.
-        LostWatermarkError: `published.json` is lost, and that is not accepted.
+        LostWatermarkError: `published.json` is lost, and the loss is not accepted.
         SafetyError: a higher watermark was published when the run began.
         ClusterMismatchError: another cluster's watermark is published.
-        EpochRegressionError: what is published is ahead of the cluster epoch (hazard 10).
-        StoreError: it changed under every try.
+        EpochRegressionError: a published epoch is above the cluster epoch (hazard 10).
+        StoreError: the file changed during every attempt.
     """
 
     def change(current: PublishedWatermark | None) -> PublishedWatermark | None:
@@ -530,9 +537,10 @@ def require_seen(cluster: ClusterView, cluster_id: str, epoch: int) -> None:
 
 
 def reserve_numbers(cluster: ClusterView, numbers: tuple[int, int]) -> tuple[int, int]:
-    """Record that numbers up to these may have been given (`PublishedWatermark.given`); return what was given before.
+    """Record that numbers up to these may have been given (`PublishedWatermark.given`), and return the previous
+    numbers.
 
-    A log restored from a backup has forgotten the last ones that it gave, though objects and tables have them (hazard 43).
+    A log restored from a backup lacks the last numbers that it gave, although objects and tables have them (hazard 43).
 
     Raises:
         EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`; nothing was reserved.
@@ -557,7 +565,9 @@ def reserve_numbers(cluster: ClusterView, numbers: tuple[int, int]) -> tuple[int
 
 
 def _noting(current: PublishedWatermark, **changes: object) -> PublishedWatermark:
-    """Return what is published with changes that do not concern M, whose grace does not begin anew with the new file."""
+    """Return the published content with changes that do not concern M. The grace of M does not restart with the new
+    file.
+    """
     history = remembered(current, current.published_at_ms)
     return msgspec.structs.replace(current, history=history, **changes)
 
@@ -570,7 +580,7 @@ def _swap(
     *,
     accept_lost: bool = False,
 ) -> PublishedWatermark | None:
-    """Replace the published M with the result of `change`, unless that is None; return the former one."""
+    """Replace the published content with the result of `change`, unless that is None. Return the previous content."""
     before: PublishedWatermark | None = None
     unsure: PublishedWatermark | None = None
     failure: StoreError | None = None
@@ -585,7 +595,7 @@ def _swap(
             and _as_stored(unsure, current.published_at_ms) == current
         ):
             store.put(PUBLISHED_COPY, encode_published(current, PUBLISHED_COPY))
-            return before  # the try whose reply was lost has landed
+            return before  # the attempt whose reply was lost has landed
         if not accept_lost:
             refuse_if_lost(current, etag)
         before, new = current, change(current)

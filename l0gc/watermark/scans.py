@@ -1,9 +1,9 @@
-"""Scan snapshots: what compute-watermark saw in the bucket, one object per run, with a row for each epoch.
+"""Scan snapshots: the bucket's objects as compute-watermark counted them, stored per run, with a row for each epoch.
 
-They inform operators: what is eligible, what is held by which partition, and how that has changed. Nothing that deletes
-or computes M reads one: an object's own key and the published M decide whether it may be deleted (`collect/plan.py`). So
-a lost, old or wrong snapshot costs a number, not data. They are packed and sealed as log entries are, since a wrong
-number would mislead operators.
+They show operators which objects are eligible, which partitions hold the others, and how that has changed. No deletion
+and no computation of M reads a snapshot: an object's own key and the published M decide whether it may be deleted
+(`collect/plan.py`). A lost, old or wrong snapshot thus costs a number, not data. Snapshots are packed and sealed like
+log entries, since a wrong number would mislead operators.
 """
 
 from __future__ import annotations
@@ -38,14 +38,17 @@ from l0gc.watermark.histogram import Histogram
 _log: Final = logging.getLogger(__name__)
 
 FORMAT_VERSION: Final = 1
-"""Increased when a field is added or changes its meaning; docs/reference/format.md describes each version."""
+"""The version of the format, which increases if a field is added or changes its meaning; see docs/reference/format.md.
+"""
 KEEP_SCANS: Final = 1000
-"""The maximum number of snapshots that are kept."""
+"""The largest number of snapshots that are kept."""
 KEEP_DAYS: Final = 90
 _DAY_MS: Final = 86_400_000
 _KEY: Final = re.compile(re.escape(SCANS) + r"[0-9]{15}-[0-9a-f-]{36}")
 MAX_ROWS: Final = 100_000
-"""With more epochs than this, the oldest ones share a row: a snapshot stays around a megabyte, whatever the bucket holds."""
+"""The largest number of rows. If there are more epochs, the oldest ones share a row, so that a snapshot stays around a
+megabyte.
+"""
 
 
 class ScanRow(msgspec.Struct, frozen=True):
@@ -53,11 +56,13 @@ class ScanRow(msgspec.Struct, frozen=True):
 
     Attributes:
         epoch: The epoch; null for keys that are not L0 keys.
-        objects: The objects at that epoch.
+        objects: The number of objects at that epoch.
         bytes: Their size.
-        oldest_ms: When the oldest of them was written, by the store's clock.
-        held_by: The partition with the lowest M(p) that may still need the epoch, as `topic/partition`; empty if none does.
-        holders: How many partitions may still need it. With 0, the epoch is eligible, or newer than the run's snapshot.
+        oldest_ms: When the oldest of the objects was written, by the store's clock.
+        held_by: The partition with the lowest M(p), as `topic/partition`, if it may still need the epoch; otherwise
+            empty.
+        holders: The number of partitions that may still need the epoch. If it is 0, the epoch is eligible, or newer
+            than the run's snapshot.
     """
 
     epoch: int | None
@@ -69,22 +74,22 @@ class ScanRow(msgspec.Struct, frozen=True):
 
 
 class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
-    """A scan in one line.
+    """The totals of a scan.
 
     Attributes:
         cluster_id: The cluster.
-        taken_ms: When the run had read the bucket, by the store's clock; the snapshot's key begins with it.
-        watermark: The M that the run computed; objects at or below it are eligible.
+        taken_ms: When the run had finished reading the bucket, by the store's clock; the snapshot's key begins with it.
+        watermark: The M that the run computed; L0 objects at or below it are eligible.
         cluster_epoch: The epoch of the run's snapshot.
-        objects: The objects below the L0 prefix.
+        objects: The number of objects below the L0 prefix.
         bytes: Their size.
-        eligible_objects: The eligible objects among them.
+        eligible_objects: The number of eligible objects.
         eligible_bytes: Their size.
-        unparsable: The keys that are not L0 keys; they count as objects, too.
+        unparsable: The number of keys that are not L0 keys; `objects` includes them.
         unparsable_bytes: The size of their objects.
         unparsable_samples: Up to five of these keys.
         oldest_eligible_ms: When the oldest eligible object was written; null if none is eligible.
-        oldest_held_ms: The same for L0 objects that are not eligible.
+        oldest_held_ms: When the oldest L0 object that is not eligible was written; null if there is none.
         merged_epochs: The number of epochs that the first row sums up; 0 if each has its own row.
     """
 
@@ -105,9 +110,7 @@ class ScanTotals(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanSnapshot(msgspec.Struct, frozen=True):
-    """The observations of a scan. `rows` are in order of epoch; a row for keys that are not L0 keys comes last, if any
-    exist.
-    """
+    """The result of a scan. `rows` are in order of epoch. If there are keys that are not L0 keys, their row comes last."""
 
     totals: ScanTotals
     rows: list[ScanRow]
@@ -119,9 +122,10 @@ class ScanSnapshot(msgspec.Struct, frozen=True):
 
 
 class ScanReport(ScanTotals, Outcome, frozen=True, kw_only=True):
-    """A scan as compute-watermark reports it: the totals, the rows of L0 objects, ages by the store's clock.
+    """The form in which compute-watermark reports a scan: the totals, the rows of L0 objects, and ages by the store's
+    clock.
 
-    Fields that are printed elsewhere, or as ages, are not in its JSON.
+    Its JSON omits fields that are printed elsewhere or as ages.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset(
@@ -155,7 +159,7 @@ def snapshot_of(
     cluster_id: str,
     taken_ms: int,
 ) -> ScanSnapshot:
-    """Return the snapshot of a scan: its totals under M, and which partitions hold what is not eligible."""
+    """Return the snapshot of a scan: its totals under M, and which partitions hold the objects that are not eligible."""
     l0 = [
         ScanRow(epoch, row.objects, row.bytes, row.oldest_ms, *holders(epoch))
         for epoch, row in sorted((e, r) for e, r in histogram.rows.items() if e is not None)
@@ -186,7 +190,7 @@ def oldest_ms(rows: Sequence[ScanRow]) -> int | None:
 
 
 class _Kept(msgspec.Struct, frozen=True, array_like=True):
-    """A snapshot as stored; its rows are decoded only when they are needed."""
+    """The stored form of a snapshot; its rows are decoded only if they are needed."""
 
     version: int
     totals: msgspec.Raw
@@ -199,7 +203,7 @@ _ROWS: Final = msgspec.msgpack.Decoder(list[ScanRow])
 
 
 def scan_key(taken_ms: int, new_id: str) -> str:
-    """Return the key of a run's snapshot; they sort by time."""
+    """Return the key of a run's snapshot. Keys sort by time."""
     return f"{SCANS}{taken_ms:015}-{new_id}"
 
 
@@ -215,7 +219,7 @@ def old_scans(keys: Sequence[str], now_ms: int, keep: int = KEEP_SCANS) -> list[
 
 
 def keep_scan(store: ObjectStore, runtime: Runtime, scan: ScanSnapshot) -> str | None:
-    """Write a snapshot and return its key. M is already published, so an error is only reported, and None returned."""
+    """Write a snapshot and return its key. M is already published, so an error is only logged, and None returned."""
     try:
         return write_scan(store, runtime, scan)
     except (StoreError, NotFoundError) as e:
@@ -235,10 +239,10 @@ def encode_scan(key: str, scan: ScanSnapshot) -> bytes:
 
 
 def _bounded(scan: ScanSnapshot) -> ScanSnapshot:
-    """Return the scan with its oldest epochs merged into one row, if there are too many; the totals stay exact.
+    """Return the scan; if it has too many epochs, the oldest ones are merged into one row. The totals stay exact.
 
-    The lowest epochs become eligible first, and the next sweep deletes what is eligible. The row has the highest of its
-    epochs, and that epoch's holders, which are the holders of all of them.
+    The lowest epochs become eligible first, and the next sweep deletes eligible objects. The row has the highest of its
+    epochs, and that epoch's holders, which include the holders of the others.
     """
     epochs = scan.epochs
     surplus = len(epochs) - MAX_ROWS
@@ -259,16 +263,16 @@ def read_scan(store: ObjectStore, key: str, cluster_id: str) -> ScanSnapshot:
     """Return the snapshot at `key`.
 
     Raises:
-        CorruptObjectError: it cannot be read, is of a newer version, or has changed since it was written.
-        ClusterMismatchError: it is another cluster's.
-        ObjectNotFoundError: it has expired.
+        CorruptObjectError: the snapshot cannot be read, has a newer version, or has changed since it was written.
+        ClusterMismatchError: the snapshot belongs to another cluster.
+        ObjectNotFoundError: the snapshot has expired.
     """
     totals, rows = _opened(store.get(key).body, key, cluster_id)
     return ScanSnapshot(totals, decoded(_ROWS, rows, f"{key} cannot be read as a scan snapshot"))
 
 
 def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec.Raw]:
-    """Return the totals, and the rows as stored."""
+    """Return the totals, and the rows in their stored form."""
     try:
         kept = unpack_sealed(key, body, _KEPT, ENTRY_LIMIT)
         if kept.version != FORMAT_VERSION:
@@ -288,15 +292,15 @@ def _opened(body: bytes, key: str, cluster_id: str) -> tuple[ScanTotals, msgspec
 def read_trend(
     store: ObjectStore, parallel: Parallel, cluster_id: str, last: int = 100
 ) -> tuple[list[ScanTotals], int]:
-    """Return the totals of the `last` newest snapshots, oldest first, and the number of those that are unreadable or
-    another cluster's.
+    """Return the totals of the `last` newest snapshots, oldest first, and how many of these snapshots are unreadable or
+    belong to another cluster.
     """
 
     def read(key: str) -> list[ScanTotals] | None:
         try:
             return [_opened(store.get(key).body, key, cluster_id)[0]]
         except ObjectNotFoundError:
-            return []  # it has expired since it was listed
+            return []  # the snapshot has expired since it was listed
         except (CorruptObjectError, ClusterMismatchError):
             return None
 

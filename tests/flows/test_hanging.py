@@ -110,6 +110,6 @@ def test_a_run_waits_for_a_silent_store_once(
         took = time.monotonic() - began
     assert done.code in (1, 3), done.stderr
     assert took < 25, done.stderr
-    assert "see to the network" in done.stderr or "whether it and the network are up" in done.stderr
+    assert "check the network" in done.stderr or "whether it and the network are up" in done.stderr
     assert len(done.stderr.splitlines()) <= 4
     assert l0gc_process("gc").code == 0

@@ -161,7 +161,7 @@ SENT: list[tuple[boto.BotoCoreError, type[L0gcError], str]] = [
     (
         boto.ReadTimeoutError(endpoint_url="x", error=None),
         StoreTimeoutError,
-        "get of s3://b/p/k: no answer within 30 s; try again later, or see to the network",
+        "get of s3://b/p/k: no answer within 30 s; try again later, or check the network",
     ),
     (
         boto.ProxyConnectionError(proxy_url="x"),
