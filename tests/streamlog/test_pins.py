@@ -135,7 +135,7 @@ def test_a_topics_pin_holds_m_only_for_that_topic(cluster: ClusterHandles) -> No
 def test_a_pin_of_a_topic_that_is_not_there_is_refused(cluster: ClusterHandles) -> None:
     revision = cluster.controller.snapshot().topic("events").revision
     delete_topic(cluster, "events")
-    with pytest.raises(NotFoundError, match="is of a topic that was deleted, or never existed"):
+    with pytest.raises(NotFoundError, match="names a topic that was deleted, or never existed"):
         create_pin(cluster, "audit", HOUR_MS, topic=revision)
     assert not cluster.controller.snapshot().pins
 

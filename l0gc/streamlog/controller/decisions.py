@@ -1,4 +1,4 @@
-"""Decides what to append to the controller's log, or that it has landed before (pure).
+"""Decide what to append to the controller's log, or that it has already landed (pure).
 
 Each decision is made against the state at the very offset where its entry lands. The entry's own `check` (`entries`)
 decides whether it may land; `Replica.payload` calls it before the append.
@@ -34,14 +34,14 @@ LEAST_SCHEDULE_MS: Final = 60_000
 class RetentionSettings:
     """The requested retention of a topic or of the cluster, in milliseconds and bytes.
 
-    -1 is unlimited, None the cluster's default; a setting that is not given stays unchanged.
+    -1 means unlimited, and None the cluster's default; a setting that is not given stays unchanged.
     """
 
     ms: int | UnsetType | None = UNSET
     bytes: int | UnsetType | None = UNSET
 
     def over(self, ms: int | None, size: int | None) -> tuple[int | None, int | None]:
-        """Return the requested settings, and the present ones where none is given."""
+        """Return the requested settings, with the present ones for those that are not given."""
         return ms if isinstance(self.ms, UnsetType) else self.ms, size if isinstance(
             self.bytes, UnsetType
         ) else self.bytes
@@ -78,7 +78,7 @@ def decide_bootstrap(
 
 
 def check_no_external_log(state: ControllerState) -> None:
-    """Raise `SafetyError` if epochs are another system's: an entry here would count a second epoch."""
+    """Raise `SafetyError` if another system counts the epochs, since an entry here would count a second epoch."""
     if state.external_log:
         raise SafetyError(
             "this cluster's epochs and topics are those of another system (l0gc init --external-log); l0gc neither advances "
@@ -106,10 +106,11 @@ def decide_create_topic(
     """Return the entry that creates a topic; None if it exists as requested.
 
     Args:
-        journals: how many journals to spread the partitions over. None means one, and accepts any number of an existing
-            topic.
-        retention: a setting that is not given is the cluster's default, and accepts any of an existing topic.
-        columns: the columns of its value schema, without ids; none means no schema, and accepts any of an existing topic.
+        journals: how many journals to spread the partitions over. None means one for a new topic, and any number for an
+            existing one.
+        retention: a setting that is not given means the cluster's default for a new topic, and any for an existing one.
+        columns: the columns of its value schema, without ids; none means no schema for a new topic, and any for an
+            existing one.
 
     Raises:
         UsageError: it exists with another number of partitions or journals, or another retention or value schema.
@@ -148,11 +149,11 @@ def decide_alter_topic(
 
     Args:
         given: see `evolved`.
-        confirmed: the state for which a user confirmed the effect, which holds for this topic and its settings alone.
+        confirmed: the state for which a user confirmed the effect, on this topic and its settings alone.
 
     Raises:
-        NotFoundError: the topic does not exist, or another one has got its name since it was confirmed.
-        ProtocolError: the topic or the default retention was altered since it was confirmed.
+        NotFoundError: the topic does not exist, or another one has taken its name since the confirmation.
+        ProtocolError: the topic or the default retention was altered since the confirmation.
         UsageError: its value schema cannot become one with these columns.
     """
     topic = state.topic(name, None if confirmed is None else confirmed.topic(name).revision)
@@ -167,7 +168,8 @@ def decide_alter_topic(
 def decide_alter_defaults(
     state: ControllerState, retention: RetentionSettings, confirmed: ControllerState | None = None
 ) -> entries.AlterDefaults | None:
-    """Return the entry that changes the cluster's retention, which is unlimited at first; None if it is that already.
+    """Return the entry that changes the cluster's retention, which is unlimited at first; None if it is already as
+    requested.
 
     Raises:
         ProtocolError: a topic or the retention was altered since the state for which a user confirmed the effect.
@@ -194,7 +196,7 @@ def _check_unaltered(state: ControllerState, confirmed: ControllerState | None, 
 
 
 def tick_is_due(age_ms: int, interval_ms: int) -> bool:
-    """Return whether an epoch of this age is due to be followed by the next one.
+    """Return whether the next epoch is due, given the age of the current one.
 
     True from 95 % of the interval on: a job that runs exactly once per interval, as under cron, may start a second early,
     and would otherwise leave the tick to its next run. Intervals below a minute are not schedules and are kept exactly. An
@@ -217,8 +219,8 @@ def decide_create_table(state: ControllerState, table: TopicTable) -> entries.Cr
 
 
 def decide_advance(state: ControllerState, expected: int | None, caller: str) -> entries.Tick | None:
-    """Return the entry that advances the epoch; None if this caller's advance, whose reply was lost, landed (KIP-360's
-    rule).
+    """Return the entry that advances the epoch; None if this caller's advance has landed and its reply was lost
+    (KIP-360's rule).
 
     Raises:
         ProtocolError: the epoch is neither `expected` nor the one that this caller's advance made.
@@ -244,18 +246,20 @@ def decide_init_producer(
     new_run: str,
     above: int = -1,
 ) -> entries.InitProducer | None:
-    """Return the entry that bumps a producer's epoch; None if this instance's bump, whose reply was lost, landed (KIP-360).
+    """Return the entry that bumps a producer's epoch; None if this instance's bump has landed and its reply was lost
+    (KIP-360).
 
     Args:
         name: 1 to 200 characters.
-        instance: the producer id, epoch and run of this instance; None for a new one, which fences all before it. The run
-            is compared, too: after a restore from a backup two instances may have the same epoch, and must stay two.
+        instance: the producer id, epoch and run of this instance; None for a new one, which fences all before it. The
+            run is compared, too: after a restore from a backup two instances may have the same epoch, and must stay
+            distinct.
         new_id, new_run: random, for a new producer and for the new run.
         above: an epoch of the producer in a journal. A new instance gets a higher one, since a log restored from a backup
             has forgotten it.
 
     Raises:
-        EpochRegressionError: a log of this length cannot have given the epoch `above`.
+        EpochRegressionError: a log of this length cannot have assigned the epoch `above`.
         InvalidProducerEpochError: another instance has bumped it since; this one is fenced.
     """
     producer = state.producers.get(name)
@@ -274,7 +278,7 @@ def decide_init_producer(
         raise InvalidProducerEpochError(f"producer {name!r} has no id {producer_id}; start it again, without an epoch")
     if (epoch, run) == (producer.epoch, producer.run):
         return entries.InitProducer(name, producer_id, epoch + 1, epoch, new_run)
-    if 0 <= epoch == producer.last_epoch and run == producer.last_run:  # -1 stands for "none", which nobody can have
+    if 0 <= epoch == producer.last_epoch and run == producer.last_run:  # -1 means no epoch, which no instance has
         return None
     raise InvalidProducerEpochError(
         f"producer {name!r} is at epoch {producer.epoch}: a newer instance has fenced epoch {epoch}"

@@ -3,9 +3,9 @@
 An entry is MessagePack, an array that begins with its kind. Fields are only added, at the end and with a default, so a
 newer l0gc reads what an older one wrote.
 
-`check` alone validates an entry, and raises the user's message. A writer calls it before the append, on the entry as it will
-be read; `ControllerMachine.apply` calls it on each entry that it reads, so a refused entry is damage. `take` changes the
-state by a checked entry. The same rules for names, numbers and texts check the contents of a checkpoint.
+`check` alone validates an entry, and raises the user's message. A writer calls it before the append, on the entry as it
+will be read; `ControllerMachine.apply` calls it on each entry that it reads, so a refused entry is damage. `take`
+applies a checked entry to the state. The same rules for names, numbers and texts check the contents of a checkpoint.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ MAX_JOURNALS: Final = 9_999
 MAX_PARTITIONS: Final = 1_000_000
 """The limit for one topic. Only a journal's state grows with a topic's partitions, not the controller's."""
 MAX_PRODUCER_ID: Final = 1 << 53
-"""Ids are random and below this: readers of JSON keep 53 bits of a number."""
+"""Ids are random and below this limit, since readers of JSON keep 53 bits of a number."""
 MAX_TEXT: Final = 200
-"""The most characters of a name, an id or the caller that advances the epoch."""
+"""The most characters of a name or an id, including the name of the caller that advances the epoch."""
 MAX_TEMPLATE: Final = 500
 MAX_RETENTION: Final = 2**62
-"""Milliseconds, or bytes."""
+"""The largest retention, in milliseconds or bytes."""
 MAX_PIN_MS: Final = 366 * 24 * 3_600_000
-"""The longest life of a pin, whose objects are garbage to all others."""
+"""The longest life of a pin, which keeps objects that would otherwise be garbage."""
 MAX_PINS: Final = 1_000
 """The most pins: each keeps one offset per journal in the controller's state."""
 
@@ -157,7 +157,7 @@ class AlterTopic(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
 
 class AlterDefaults(msgspec.Struct, frozen=True, array_like=True, tag="r"):
-    """Gives the cluster these retention settings, for topics without their own; -1 for unlimited."""
+    """Gives the cluster these retention settings, for topics without their own; -1 means unlimited."""
 
     retention_ms: int
     retention_bytes: int
@@ -199,7 +199,7 @@ class ForgetTopics(msgspec.Struct, frozen=True, array_like=True, tag="f"):
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag="t"):
     """Advances the epoch by one, or to `to` unless that is -1.
 
-    `expected` and `caller` make a retry recognisable; they are -1 and '' if nobody expects anything.
+    `expected` and `caller` make a retry recognisable; they are -1 and '' if the caller expects no epoch.
     """
 
     expected: int = -1
@@ -246,14 +246,14 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
         """
         producer = state.producers.get(self.name)
         if producer is not None and self.producer_id == producer.producer_id:
-            if self.last_epoch == -1:  # it may go above what a journal has seen, which the log has forgotten
+            if self.last_epoch == -1:  # it may skip epochs that a journal has seen and the log has forgotten
                 return producer.epoch < self.epoch <= state.epoch + 1 and self.run != producer.run
             return self.epoch == producer.epoch + 1 and self.last_epoch == producer.epoch and self.run != producer.run
         taken = any(p.producer_id == self.producer_id for p in state.producers.values())
         return not taken and (self.epoch, self.last_epoch) == (0, -1)
 
     def take(self, state: ControllerState, at: EntryStamp) -> None:
-        producer = state.producers.pop(self.name, None)  # so that it is the last one again
+        producer = state.producers.pop(self.name, None)  # to be added again as the last one
         last_run = producer.run if producer is not None and self.last_epoch >= 0 else ""
         state.producers[self.name] = Producer(
             self.producer_id, self.epoch, self.last_epoch, at.now_ms, self.run, last_run
@@ -263,7 +263,8 @@ class InitProducer(msgspec.Struct, frozen=True, array_like=True, tag="p"):
 class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
     """Creates a pin, which ends `ttl_ms` after the log's time at this entry.
 
-    `level_one`: it keeps what is in L1, and lets M move. If `topic` is a topic's revision, it keeps what this topic needs.
+    With `level_one`, it keeps only L1 objects, and M may move. If `topic` is a topic's revision, it keeps only what
+    this topic needs.
     """
 
     name: str
@@ -275,13 +276,13 @@ class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
     def check(self, state: ControllerState) -> None:
         check_pin(self.name, self.ttl_ms, self.why)
         if self.topic < ALL_TOPICS:
-            raise UsageError(f"pin {self.name!r} is of topic {self.topic}, which is not a revision")
+            raise UsageError(f"pin {self.name!r} names topic {self.topic}, which is not a revision")
         if (
             self.topic != ALL_TOPICS
             and not self.level_one
             and all(t.revision != self.topic for t in state.topics.values())
         ):
-            raise NotFoundError(f"pin {self.name!r} is of a topic that was deleted, or never existed")
+            raise NotFoundError(f"pin {self.name!r} names a topic that was deleted, or never existed")
         if (pin := state.pins.get(self.name)) is not None:
             raise UsageError(
                 f"pin {self.name!r} exists, and ends at {moment(pin.end_ms)}; delete it with l0gc pin delete, or use "
@@ -296,9 +297,10 @@ class CreatePin(msgspec.Struct, frozen=True, array_like=True, tag="n"):
 
 
 class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
-    """Records that the pin of that `revision` has taken effect, at which M, and where each journal in use ended.
+    """Records that the pin of that `revision` has taken effect, with M and the ends of the journals in use at that
+    time.
 
-    `ends` has for each of these journals, by its number, the place of its log's last entry then.
+    `ends` has, for each of these journals, its number and the place of its log's last entry.
     """
 
     name: str
@@ -319,8 +321,8 @@ class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
 class RenewPin(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     """Moves the end of a pin that is in effect to `ttl_ms` after the log's time at this entry, never to an earlier time.
 
-    A pin that has ended stays ended, since what it held may be deleted (hazard 36). It holds until an entry ends it, so
-    this entry may renew it even at or after its end. It ends at latest `MAX_PIN_MS` after its creation.
+    A pin that has ended stays ended, since what it held may be deleted (hazard 36). A pin holds until an entry ends it,
+    so this entry may renew it even at or after its end. It ends at the latest `MAX_PIN_MS` after its creation.
     """
 
     name: str
@@ -382,7 +384,9 @@ class DropTable(msgspec.Struct, frozen=True, array_like=True, tag="j"):
 
     def check(self, state: ControllerState) -> None:
         if (table := state.table(self.topic)).revision != self.revision:
-            raise UsageError(f"the table of topic {self.topic!r} is of revision {table.revision}, not {self.revision}")
+            raise UsageError(
+                f"the table of topic {self.topic!r} belongs to revision {table.revision}, not {self.revision}"
+            )
 
     def take(self, state: ControllerState, at: EntryStamp) -> None:
         del state.tables[self.topic]
@@ -449,7 +453,7 @@ class ControllerMachine:
         state.epoch, state.time_ms, state.last_tick = at.epoch, at.now_ms, None
         e.take(state, at)
         _note_time(state)
-        # The producers whose newest runs began too long ago are the first ones.
+        # The producers whose newest runs began too long ago come first.
         expired_ms = at.now_ms - NAME_EXPIRY_MS
         for name in list(takewhile(lambda n: state.producers[n].time_ms <= expired_ms, state.producers)):
             del state.producers[name]
@@ -471,7 +475,7 @@ def _checked(state: ControllerState, offset: int, payload: bytes) -> ControllerE
 def _note_time(state: ControllerState) -> None:
     """Record when the epoch began, unless the last record is recent; remove records that are too old.
 
-    The newest of the old ones stays, so that an epoch of sufficient age is always known.
+    The newest of the old ones stays, so that an epoch of sufficient age is always recorded.
     """
     times = state.epoch_times
     if times and state.time_ms - times[-1].time_ms < EPOCH_TIME_STEP_MS:
@@ -499,7 +503,7 @@ def check_cluster_settings(cluster_id: str, shards: int, key_template: str, jour
     size = len(KeyLayout(key_template, shards).format(0, 0, str(UUID(int=0))).encode())
     if size > LONGEST_KEY_BYTES:
         raise UsageError(
-            f"key template {key_template!r} makes keys of {size} bytes, more than the {LONGEST_KEY_BYTES} that one may take"
+            f"key template {key_template!r} makes keys of {size} bytes, more than the limit of {LONGEST_KEY_BYTES}"
         )
 
 
@@ -518,7 +522,7 @@ def check_retention(ms: int | None, size: int | None) -> None:
 
 
 def check_next_schema(current: ValueSchema | None, following: ValueSchema | None) -> None:
-    """Raise `UsageError` unless a topic's value schema may be followed by the other one, with its number and ids."""
+    """Raise `UsageError` unless `following`, with its number and ids, may replace the topic's value schema `current`."""
     if following is None or following == current:
         return
     ids = {c.id for c in each_column(following.columns)} - {
@@ -587,10 +591,10 @@ def _check_state(state: ControllerState) -> None:
             raise UsageError(f"topic {topic.name!r} lies in no journal, or in no epoch")
     check_retention(state.retention_ms, state.retention_bytes)
     if not 0 <= state.jump.offset <= state.jump.epoch <= state.epoch:
-        raise UsageError("its epoch jumped to an impossible value")
+        raise UsageError("its epoch has jumped to an impossible value")
     epochs = [e.epoch for e in state.epoch_times]
     if epochs != sorted(set(epochs)) or not all(0 <= e <= state.epoch for e in epochs):
-        raise UsageError("the epochs whose times it has are impossible")
+        raise UsageError("the epochs whose times it keeps are impossible")
     for name, topic in state.topics.items():
         if name != topic.name:
             raise UsageError(f"topic {topic.name!r} is kept as {name!r}")

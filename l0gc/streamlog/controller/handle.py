@@ -1,12 +1,12 @@
-"""Gives a process its view of the cluster, and the methods that change it.
+"""Give a process its view of the cluster, and the methods that change it.
 
 The epoch may come from a cache: a stale one costs at worst a refused append and a second upload, never safety, since each
 journal decides admission against its own window. A snapshot for the computation of M is never cached.
 
 Checks precede writes: the decision, the entry's check and the guard all run before an append. The code that builds the
-handle passes the guard, which raises if the log is older than what is published (hazard 10). An entry there would take an
-offset that a better recovery needs, and would hide the fault. Only `advance_above`, an operator's recovery, skips the
-guard.
+handle passes the guard, which raises if the log is older than what is published (hazard 10). An entry appended to such
+a log would take an offset that a better recovery needs, and would hide the fault. Only `advance_above`, an operator's
+recovery, skips the guard.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Controller:
 
         Args:
             guard: raises if nothing may be appended; called only before an append.
-            check_above: raises if an advance above an epoch would leave it too low.
+            check_above: raises if an advance above the given epoch would leave the cluster epoch too low.
             reserve: see `publication.reserve_numbers`.
         """
         self._reserve = reserve
@@ -138,7 +138,7 @@ class Controller:
         if self._format is None:
             self._format = check_format(self._store)
         state = self.replica.catch_up()
-        if self._format is None and state.epoch >= 0:  # the cluster was founded since, format first
+        if self._format is None and state.epoch >= 0:  # the cluster was founded in the meantime, its format first
             self._format = check_format(self._store)
             if self._format is None:
                 raise refuse_without_format()
@@ -238,10 +238,10 @@ class Controller:
         columns: Sequence[ValueColumn] = (),
         confirmed: ControllerState | None = None,
     ) -> tuple[Topic, Topic | None]:
-        """Return the altered topic, and the topic before if this call altered it. See `decide_alter_topic`.
+        """Return the altered topic, and its previous version if this call altered it. See `decide_alter_topic`.
 
-        A new value schema's number and field ids are reserved before the entry is appended, so that a log restored from a
-        backup does not give them again.
+        A new value schema's number and field ids are reserved before the entry is appended, so that a log restored from
+        a backup does not assign them again.
         """
         given = self._reserve(NOTHING_GIVEN) if columns else NOTHING_GIVEN
         decided_on: list[Topic] = []
@@ -269,10 +269,11 @@ class Controller:
             return Retention(state.retention_ms, state.retention_bytes), altered
 
     def forget_topics(self, revisions: Iterable[int]) -> bool:
-        """Forget deleted topics of which no journal and no object is left; return False if they are forgotten already.
+        """Forget deleted topics that have no open journal and no object left; return False if they are already
+        forgotten.
 
-        Entries at a revision that this log does not have look like those of a log that was restored (hazard 10). So each
-        journal of the topic must have closed it, which it remembers for ever.
+        A journal with a topic that this log does not have suggests that this log was restored (hazard 10). So each
+        journal of the topic must have closed it, and a journal never forgets that.
         """
         candidates = set(revisions)
 
@@ -301,7 +302,7 @@ class Controller:
         self, name: str, ttl_ms: int, *, level_one: bool = False, why: str = "", topic: int = ALL_TOPICS
     ) -> Pin:
         """Create a pin that has not taken effect yet. See `CreatePin.check`."""
-        self.tick_if_due()  # a pin of that name that is past its end has then ended
+        self.tick_if_due()  # ends a pin of that name that is past its end
         with self.replica.lock:
             self._propose(lambda s: entries.CreatePin(name, ttl_ms, level_one, why, topic))
             return self.replica.state.pin(name)
@@ -323,7 +324,7 @@ class Controller:
             revision: delete only the pin of this revision; None for any.
 
         Raises:
-            NotFoundError: it does not exist, or has ended, also if another pin has its name now.
+            NotFoundError: it does not exist, or has ended, even if another pin now has its name.
         """
         pins: list[Pin] = []
 
@@ -385,9 +386,10 @@ class Controller:
         *,
         above: int = -1,
     ) -> Producer:
-        """Return the producer with its new epoch and run; a retry with all three of its values gets the same answer.
+        """Return the producer with its new epoch and run; a retry with the same id, epoch and run gets the same answer.
 
-        See `decide_init_producer`. A new process has none of them, so after a crash it bumps again, which is safe.
+        See `decide_init_producer`. A new process has none of the three, so after a crash it bumps the epoch again,
+        which is safe.
 
         Raises:
             UsageError: only some of the three are given.
@@ -402,7 +404,7 @@ class Controller:
         new_run = self._new_name()
 
         def decide(state: ControllerState) -> entries.InitProducer | None:
-            # Random, so that a log that was restored from a backup gives no id a second time.
+            # Random, so that a log restored from a backup does not assign an id again.
             taken = {p.producer_id for p in state.producers.values()}
             while (new_id := self._runtime.random.randrange(entries.MAX_PRODUCER_ID)) in taken:
                 pass
@@ -413,9 +415,10 @@ class Controller:
             return self.replica.state.producers[name]
 
     def producer_is_current(self, producer_id: int, epoch: int, run: str) -> bool:
-        """Return whether this run may begin at a journal without a record of it, by the newest log and the store's clock.
+        """Return whether this run may begin at a journal without a record of it, according to the newest log and the
+        store's clock.
 
-        KIP-360's unknown producer fencing; see `ControllerState.may_begin`.
+        This is KIP-360's fencing of unknown producers; see `ControllerState.may_begin`.
         """
         with self.replica.lock:
             state = self._catch_up()

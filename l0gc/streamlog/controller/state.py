@@ -6,8 +6,8 @@ every topic with a revision up to E, and a later topic admits nothing below its 
 that is created again has another revision, and so other keys (hazard 6). Each bump of a producer's epoch is an entry, so a
 producer epoch stays below the cluster epoch and cannot run out first.
 
-The state and the entry alone decide where a topic's partitions live, so all processes agree, and it never changes. A topic
-is a name and a few numbers, however many partitions it has.
+The state and the entry alone decide where a topic's partitions live, so all processes agree, and partitions never move.
+A topic is a name and a few numbers, however many partitions it has.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ _DAY_MS: Final = 24 * 3_600_000
 RUN_LIMIT_MS: Final = 7 * _DAY_MS
 """How long after its start a run may begin at a journal that has not recorded it."""
 NAME_EXPIRY_MS: Final = 2 * RUN_LIMIT_MS
-"""How long after its last run began the controller forgets a name, which then gets a new producer id. A run of the longest
-allowed duration can therefore be repeated for as long again.
+"""How long after the start of its last run the controller forgets a name, which then gets a new producer id. A run of
+the longest allowed duration can therefore be repeated for as long again.
 """
 PRODUCER_EXPIRY_MS: Final = NAME_EXPIRY_MS + RUN_LIMIT_MS
 """How long after its last landing a journal forgets a producer or an input. A repeated run may have taken the name just
-before it expired, and take as long as a run may before it reads how far the input got.
+before it expired, and may run up to its time limit before it reads how far the input got.
 """
 CLOSED_AFTER_MS: Final = _DAY_MS
-"""A topic that a journal has not closed this long after its deletion is reported. Less than `EPOCH_TIMES_KEPT_MS`."""
+"""A topic that a journal has not closed this long after its deletion is reported. It is less than
+`EPOCH_TIMES_KEPT_MS`.
+"""
 EPOCH_TIME_STEP_MS: Final = 15 * 60_000
-"""The least distance between epochs whose times the state keeps."""
+"""The shortest time between epochs whose times the state keeps."""
 EPOCH_TIMES_KEPT_MS: Final = 3 * _DAY_MS
 """How long the state keeps these times: at most some hundred rows."""
 
@@ -74,10 +76,10 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
         revision: The epoch of its creation.
         partitions: How many it has.
         journals: The journals that keep them, in the order of the partitions.
-        retention_ms: Its own setting, how long records are kept, in milliseconds: -1 for unlimited, null where the
-            cluster's default holds.
-        retention_bytes: The same for the bytes of L1 that each partition keeps.
-        value_schema: What typed columns its values have in L1; None without any.
+        retention_ms: How long its records are kept, in milliseconds; -1 for unlimited, null if the cluster's default
+            applies.
+        retention_bytes: How many bytes of L1 each partition keeps, with the same special values.
+        value_schema: The typed columns of its values in L1; None if there are none.
         schema_epoch: The epoch at which it got this schema. L1 objects of an earlier epoch lack its columns.
     """
 
@@ -102,7 +104,7 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
         return [self._range(i) for i in range(len(self.journals))]
 
     def range_in(self, journal: int) -> PartitionRange | None:
-        """Return the range of partitions that `journal` keeps."""
+        """Return the range of partitions that `journal` keeps, if any."""
         return self._range(self.journals.index(journal)) if journal in self.journals else None
 
     def _range(self, i: int) -> PartitionRange:
@@ -159,7 +161,7 @@ class Producer(msgspec.Struct, frozen=True, array_like=True):
     last_run: str = ""
 
     def follows(self, other: Producer) -> bool:
-        """Return whether another run of the same name began before this one; a restored log may have an older one."""
+        """Return whether `other`, a run of the same name, began before this one; a restored log may have an older run."""
         if self.producer_id != other.producer_id:  # the name was forgotten in between
             return self.time_ms >= other.time_ms
         return self.epoch > other.epoch or (self.epoch == other.epoch and self.run != other.run)
@@ -183,12 +185,13 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
     It ends with the first entry of this log at or after `end_ms`, so all processes agree on the end.
 
     Attributes:
-        revision: the epoch of its creation. What a journal drops from then on stays, see `pinned_from`.
-        offset: of its entry in this log.
-        level_one: it lets M move.
+        revision: the epoch of its creation. Objects that a journal drops from then on stay: see `pinned_from`.
+        offset: the offset of its entry in this log.
+        level_one: whether it lets M move.
         topic: the revision of the only topic whose dropped L1 objects stay, and for whose partitions `watermark`
             is computed; or ALL_TOPICS.
-        watermark: M does not pass it; NO_WATERMARK until the pin has taken effect, and M does not move until then.
+        watermark: the epoch that M does not pass; NO_WATERMARK until the pin has taken effect, and M does not move
+            until then.
         ends: the place of the last entry of each journal in use when the pin took effect; None until then.
     """
 
@@ -208,12 +211,16 @@ class Pin(msgspec.Struct, Outcome, frozen=True, array_like=True):
         return self.ends is not None
 
     def end(self, journal: int) -> Place:
-        """Return the place in a journal as of which the pin promises a replay; before the first if it was not in use."""
+        """Return the place in a journal as of which the pin promises a replay; if it was not in use, the one before the
+        first entry.
+        """
         return dict(self.ends or ()).get(journal, Place())
 
 
 TABLE_PINS: Final = "table-"
-"""The prefix of the names of tables' pins, which others may not have: a sync deletes those that its table does not need."""
+"""The prefix of the names of tables' pins, which other pins may not have: a sync deletes those that its table does not
+need.
+"""
 
 
 class TopicTable(msgspec.Struct, Outcome, frozen=True, array_like=True):
@@ -278,7 +285,9 @@ class ControllerState(msgspec.Struct, array_like=True):
         )
 
     def topic(self, name: str, revision: int | None = None) -> Topic:
-        """Return the topic, of this revision only unless it is None. Raises `NotFoundError`, with the nearest name."""
+        """Return the topic, which must have this revision unless it is None. Raises `NotFoundError`, with the nearest
+        name.
+        """
         if (topic := self.topics.get(name)) is None:
             hint = suggestion(name, self.topics, "run l0gc topic list")
             raise NotFoundError(f"topic {name!r} does not exist; {hint}")
@@ -297,7 +306,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         raise NotFoundError(f"producer {name!r} does not exist, or has expired; {hint}")
 
     def retention(self, topic: Topic) -> Retention:
-        """Return a topic's retention: its own settings, and the cluster's where it has none."""
+        """Return a topic's retention: its own settings, or the cluster's for those that it does not have."""
         return Retention(
             self.retention_ms if topic.retention_ms is None else topic.retention_ms,
             self.retention_bytes if topic.retention_bytes is None else topic.retention_bytes,
@@ -312,8 +321,8 @@ class ControllerState(msgspec.Struct, array_like=True):
     def may_begin(self, producer_id: int, epoch: int, run: str, now_ms: int) -> bool:
         """Return whether this run of a producer may begin at a journal without a record of it.
 
-        It must be the newest run and have begun recently. The journal may have forgotten an older run together with what it
-        landed, which would then land again (hazard 17).
+        It must be the newest run and have begun recently. The journal may have forgotten an older run together with its
+        landed objects, which would then land again (hazard 17).
         """
         return any(
             (p.producer_id, p.epoch, p.run) == (producer_id, epoch, run) and now_ms - p.time_ms < RUN_LIMIT_MS
@@ -328,14 +337,16 @@ class ControllerState(msgspec.Struct, array_like=True):
         raise NotFoundError(f"topic {topic!r} has no table; {hint}")
 
     def topic_of(self, table: TopicTable) -> Topic | None:
-        """Return the table's topic; None if it was deleted, even if its name was given again."""
+        """Return the table's topic; None if it was deleted, even if another topic has its name."""
         topic = self.topics.get(table.topic)
         return topic if topic is not None and topic.revision == table.revision else None
 
     # -- pins ---------------------------------------------------------------------------------------------------------
 
     def pin(self, name: str, revision: int | None = None) -> Pin:
-        """Return the pin, of this revision only unless it is None. Raises `NotFoundError`, with the nearest name."""
+        """Return the pin, which must have this revision unless it is None. Raises `NotFoundError`, with the nearest
+        name.
+        """
         if (pin := self.pins.get(name)) is None:
             hint = suggestion(name, self.pins, "run l0gc pin list")
             raise NotFoundError(f"pin {name!r} does not exist, or has ended; {hint}")
@@ -350,7 +361,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         return {n: p for n, p in self.pins.items() if n.startswith(table.pin_prefix)}
 
     def pinned_from(self, topic: int) -> int | None:
-        """Return the epoch from which on nothing that a topic drops may be deleted; None without a pin.
+        """Return the epoch from which on no object that a topic drops may be deleted; None if there is no pin.
 
         Before a pin takes effect, each journal's window reaches the pin's epoch. A dropped object is recorded with at least
         the window's epoch, so one with a lower epoch was dropped before the pin.
@@ -376,7 +387,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         return list(by_journal(self.topics.values()))
 
     def topics_of(self, journal: int) -> list[tuple[Topic, PartitionRange]]:
-        """Return the topics with partitions in `journal`, by name, and which partitions these are."""
+        """Return the topics with partitions in `journal`, by name, each with these partitions."""
         ranges = ((self.topics[name], self.topics[name].range_in(journal)) for name in sorted(self.topics))
         return [(topic, partition_range) for topic, partition_range in ranges if partition_range is not None]
 
@@ -404,7 +415,7 @@ class ControllerState(msgspec.Struct, array_like=True):
         """Return the `journals` journals that have the fewest partitions; among equals, the lowest numbers."""
         partitions_of: Counter[int] = Counter()
         for topic in self.topics.values():
-            if len(topic.journals) == 1:  # most topics; a replay asks this for each topic that was created
+            if len(topic.journals) == 1:  # most topics; a replay calls this for each topic that was created
                 partitions_of[topic.journals[0]] += topic.partitions
                 continue
             for partition_range in topic.partition_ranges():
@@ -413,7 +424,7 @@ class ControllerState(msgspec.Struct, array_like=True):
 
 
 def by_journal(topics: Iterable[Topic]) -> dict[int, list[Topic]]:
-    """Return the topics of which each journal keeps partitions, in the order of the journals."""
+    """Group topics by the journals that keep their partitions, in the order of the journals."""
     topics_by_journal: dict[int, list[Topic]] = {}
     for topic in topics:
         for journal in topic.journals:

@@ -1,10 +1,10 @@
 """The typed columns that a topic's values have in L1: their names, types and field ids, and how a schema may change (pure).
 
-What makes it safe: a field id is given once, from a range that no column of l0gc's own uses, and stays with its column. So
-is a schema's number. A controller log that was restored from a backup has forgotten the last ones, so what was given is in
-`published.json`, too (`publication.reserve_numbers`, hazard 43). A column keeps its id only while its type holds each value
-that it held before; otherwise it is dropped, and its name gets a new id. So an L1 object that was written under an older
-number is read correctly under a newer one, and a column that it lacks is null.
+What makes it safe: a field id is assigned once, from a range that none of l0gc's own columns uses, and stays with its
+column. A schema's number is assigned once, too. A controller log that was restored from a backup has forgotten the last
+ones, so `published.json` also records them (`publication.reserve_numbers`, hazard 43). A column keeps its id only while
+its type holds each value that it held before; otherwise it is dropped, and its name gets a new id. So an L1 object that
+was written under an older number is read correctly under a newer one, and a column that it lacks is null.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_NAME: Final = 200
 OWN_COLUMNS: Final = frozenset(
     {"offset", "timestamp", "key", "value", "epoch", "partition", "create_time", "headers", "topic", VALUE_ERROR}
 )
-"""The own columns of L1 and of Spark's source; a field of such a name gets the prefix `value_`."""
+"""l0gc's own columns in L1 and in Spark's source; a field with such a name gets the prefix `value_`."""
 DECIMAL: Final = re.compile(r"decimal\((\d+), ?(\d+)\)")
 _WIDER: Final = {("int", "long"), ("float", "double")}
 _SIMPLE: Final = frozenset({"boolean", "int", "long", "float", "double", "date", "timestamp", "timestamptz", "string"})
@@ -41,9 +41,9 @@ _ELEMENT: Final = "element"
 
 
 class ValueColumn(msgspec.Struct, frozen=True, array_like=True):
-    """A field of the values: its name there, and its type by Iceberg's name.
+    """A field of the values: its name, and Iceberg's name of its type.
 
-    `children` are the fields of a struct, or the one element of a list. `id` is 0 until a schema has given it one.
+    `children` are the fields of a struct, or the one element of a list. `id` is 0 until a schema assigns one.
     """
 
     id: int
@@ -58,12 +58,12 @@ class ValueColumn(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def decimal(self) -> tuple[int, int] | None:
-        """Return a decimal's digits, and how many of them follow the point; None for another type."""
+        """Return a decimal's precision and scale, in digits; None for any other type."""
         match = DECIMAL.fullmatch(self.type)
         return None if match is None else (int(match[1]), int(match[2]))
 
     def type_json(self) -> Any:
-        """Return the type as Iceberg's JSON has it."""
+        """Return the type in Iceberg's JSON form."""
         if self.type == _LIST:
             (element,) = self.children
             given = {"element-id": element.id, "element": element.type_json(), "element-required": False}
@@ -72,8 +72,8 @@ class ValueColumn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ValueSchema(msgspec.Struct, frozen=True, array_like=True):
-    """A topic's schema: its number, from 1 on, its columns, the oldest first, and the highest field id that it or an earlier
-    one has.
+    """A topic's schema: its number, counted from 1, its columns, oldest first, and the highest field id of it and its
+    predecessors.
     """
 
     number: int
@@ -81,12 +81,12 @@ class ValueSchema(msgspec.Struct, frozen=True, array_like=True):
     last_id: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as Iceberg's JSON has it; `values.schema_formats` reads it again."""
+        """Return the schema in Iceberg's JSON form, which `values.schema_formats` can read."""
         return {"type": _STRUCT, "schema-id": self.number, "fields": fields_json(self.columns)}
 
 
 def fields_json(columns: Sequence[ValueColumn]) -> list[dict[str, Any]]:
-    """Return the fields of a struct as Iceberg's JSON has them."""
+    """Return the fields of a struct in Iceberg's JSON form."""
     return [{"id": c.id, "name": c.name, "required": False, "type": c.type_json()} for c in columns]
 
 
@@ -101,7 +101,7 @@ def each_column(columns: Iterable[ValueColumn]) -> Iterator[ValueColumn]:
 
 
 class Numbers(NamedTuple):
-    """The highest number of a schema, and the highest field id, that were given."""
+    """The highest schema number and the highest field id that were assigned."""
 
     schema: int = 0
     field: int = VALUE_ERROR_ID
@@ -117,13 +117,14 @@ def numbers_of(schema: ValueSchema) -> Numbers:
 def evolved(
     current: ValueSchema | None, requested: Sequence[ValueColumn], given: Numbers = NOTHING_GIVEN
 ) -> ValueSchema:
-    """Return the schema that follows the known one when these columns are wanted; the known one if nothing changes.
+    """Return the schema that follows the current one if these columns are requested; the current one if nothing
+    changes.
 
     Args:
-        given: a new number and new field ids are above these.
+        given: the highest numbers already assigned; new ones are above them.
 
     Raises:
-        UsageError: a name or a type is not possible.
+        UsageError: a name or a type is not allowed.
     """
     before = () if current is None else current.columns
     above = Numbers(*map(max, given, NOTHING_GIVEN if current is None else numbers_of(current)))
@@ -138,7 +139,9 @@ def evolved(
         raise UsageError(f"two fields would become column {twice!r}, since case is ignored; leave one of them out")
     following = ValueSchema(above.schema + 1, columns, max(above.field, *(c.id for c in each_column(columns))))
     if max(numbers_of(following)) > MAX_NUMBER:
-        raise UsageError(f"the cluster has given {MAX_NUMBER:,} field ids, which is the limit; create the topic anew")
+        raise UsageError(
+            f"the cluster has assigned {MAX_NUMBER:,} field ids, which is the limit; create the topic anew"
+        )
     return following
 
 
@@ -181,7 +184,7 @@ def _evolved_one(
         raise UsageError(f"field {where!r} has type {c.type[:50]}, which l0gc does not support; leave it out")
     if nested != bool(c.children) or (c.type == _LIST and [e.name for e in c.children] != [_ELEMENT]):
         raise UsageError(
-            f"field {where!r} is a {c.type} without contents, or with several; say what it holds, or leave it out"
+            f"field {where!r} is a {c.type} without contents, or with several; define its contents, or leave it out"
         )
     if current is not None and not _holds(current, c):
         current = None
@@ -191,9 +194,8 @@ def _evolved_one(
 
 
 def _holds(current: ValueColumn, c: ValueColumn) -> bool:
-    """Return whether a column can keep its id: what older objects have in it is read as its new type.
-
-    A list or a struct of which nothing stays is another column, since readers would find none of its fields there.
+    """Return whether a column can keep its id: its values in older objects can be read as its new type. A list or a
+    struct that keeps no field is another column, since readers would find none of its fields there.
     """
     if c.type in {_LIST, _STRUCT}:
         fields = {f.name: f for f in c.children}
@@ -204,7 +206,7 @@ def _holds(current: ValueColumn, c: ValueColumn) -> bool:
 
 
 def changes(before: ValueSchema | None, after: ValueSchema) -> list[str]:
-    """Return how each column that only one of the schemas has changes, in words: the lost ones first."""
+    """Describe in words how columns differ between two schemas, lost columns first."""
     old, new = ({} if s is None else dict(_paths(s.columns)) for s in (before, after))
     same = {path for path in old if path in new and old[path].id == new[path].id}
     lost = [
@@ -217,7 +219,7 @@ def changes(before: ValueSchema | None, after: ValueSchema) -> list[str]:
 
 
 def loses(before: ValueSchema | None, after: ValueSchema) -> bool:
-    """Return whether a column of one schema is not in the other."""
+    """Return whether `after` lacks a column of `before`."""
     ids = {c.id for c in each_column(after.columns)}
     return before is not None and any(c.id not in ids for c in each_column(before.columns))
 

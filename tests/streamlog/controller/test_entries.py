@@ -142,7 +142,7 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
     (CreateTable("u", 12, "lake", "plain"), r"namespace\.name"),
     (CreateTable("u", 12, "lake", "l0gc."), r"namespace\.name"),
     (DropTable("u", 12), "topic 'u' has no table"),
-    (DropTable("t", 2), "is of revision 1, not 2"),
+    (DropTable("t", 2), "belongs to revision 1, not 2"),
 ]
 
 
