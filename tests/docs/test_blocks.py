@@ -99,6 +99,8 @@ ELSEWHERE: Final = {
     ("docs/work/tables.md", "import duckdb"): _ENGINES,
     ("docs/work/tables.md", "    s3.endpoint"): _ENGINES,
     ("docs/work/tables.md", "ATTACH 'lakehouse'"): _REST,
+    ("docs/work/tables.md", "SELECT get_json"):
+        "tests/flows/test_spark_sql.py::test_the_documents_sql_of_a_table_counts_its_users",
     (_TUTORIAL_PAGE, "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer f"): _TUTORIAL,
     (_TUTORIAL_PAGE, "$ l0gc upload flights /tmp/flights/*.ndjson --key-field carrier --producer s"): _TUTORIAL,
     (_TUTORIAL_PAGE, "$ l0gc status"): _TUTORIAL,
@@ -131,7 +133,6 @@ NOT_RUN: Final = {
         "docs/work/tables.md",
         "pip install",
     ): "it downloads; its commands run in tests/integrations/iceberg/test_engines.py",
-    ("docs/work/tables.md", "SELECT get_json"): "it needs Iceberg's jar for Spark",
     ("docs/work/tables.md", "SELECT json_extract"): "it needs Trino",
     ("examples/README.md", "$ docker compose up"): "it needs Docker; tests/test_compose.py runs it where Docker is",
     ("examples/iam/README.md", "$ sed 's|BUCKET"): "it changes an AWS account",

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
 
-DOCUMENT = Path(__file__).parents[2] / "docs/work/spark.md"
+DOCUMENTS = Path(__file__).parents[2] / "docs/work"
+DOCUMENT = DOCUMENTS / "spark.md"
+TABLES = DOCUMENTS / "tables.md"
 NO_TABLE = "a table of Spark's catalog keeps no options for format l0gc"
 
 
@@ -42,6 +44,24 @@ def test_the_documents_sql_reads_topics(spark: SparkSession, bucket: StoreConfig
         spark.sql("DROP TABLE IF EXISTS l0gc")
         spark.sql("DROP VIEW IF EXISTS flights")
     assert [[tuple(row) for row in rows] for rows in found if rows] == [[(0, 1), (0, 0)], [(2,)]]
+
+
+def test_the_documents_sql_of_a_table_counts_its_users(
+    spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster, tmp_path: Path
+) -> None:
+    """Spark's own engine runs it. Iceberg's jar is not to be had here, so a Derby in memory holds the table's columns."""
+    (statement,) = re.findall(r"```sql\n(SELECT get_json.*?)```", TABLES.read_text(), re.DOTALL)
+    topics.topics.create("events", partitions=1)
+    topics.upload("events", [b'{"user":"ann"}', b'{"user":"bob"}', b'{"user":"ann"}', b"no object"])
+    spark._jvm.java.lang.System.setProperty("derby.stream.error.file", str(tmp_path / "derby.log"))  # type: ignore[union-attr]
+    catalog = "spark.sql.catalog.lake"
+    spark.conf.set(catalog, "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog")
+    spark.conf.set(f"{catalog}.url", "jdbc:derby:memory:lake;create=true")
+    spark.conf.set(f"{catalog}.driver", "org.apache.derby.jdbc.EmbeddedDriver")
+    spark.sql("CREATE NAMESPACE lake.l0gc")
+    rows = spark.read.format("l0gc").load(url=bucket.url, endpointUrl=bucket.endpoint_url, topic="events")
+    rows.select("value").writeTo("lake.l0gc.events").create()
+    assert {(row[0], row[1]) for row in spark.sql(statement).collect()} == {("ann", 2), ("bob", 1), (None, 1)}
 
 
 def test_the_documents_pinned_data_frame_outlives_its_topic(
