@@ -84,7 +84,7 @@ def test_a_missing_create_time_refuses_the_whole_batch(bucket: StoreConfig, tmp_
     founded(1)
     day = tmp_path / "day"
     cases = {
-        b'{"n":1}': "has no field 'at', which --timestamp-field asks for",
+        b'{"n":1}': "has no field 'at', which --timestamp-field requires",
         b'{"at":"soon"}': "has a field 'at' that is not a time (Invalid",
         b'{"at":-1}': "has a field 'at' that is not a time (-1 is not in the years 1970 to 9999)",
         b'{"at":253402300800000}': "has a field 'at' that is not a time (253402300800000 is not in the years",

@@ -1,4 +1,4 @@
-"""Decide which records go into one L0 object, and which of a repeated input have landed before.
+"""Decide which records go into one L0 object, and which records of a repeated input have already landed.
 
 A journal counts an input's records for its own partitions, in the order of the input. Those that have landed are always
 the first ones, since nothing lands after a record that has not.
@@ -22,8 +22,8 @@ from l0gc.streamlog.journal.rows import Rows
 
 
 class JournalIndex:
-    """Finds the journal of each partition, as an index into the topic's journals. `ends` has the partition after the last
-    one of each journal.
+    """Finds the journal of each partition, as an index into the topic's journals. `ends` has, for each journal, the
+    partition after its last one.
     """
 
     def __init__(self, ends: Sequence[int]) -> None:
@@ -33,7 +33,7 @@ class JournalIndex:
         return np.searchsorted(self.ends, partitions, "right")
 
     def counts(self, partitions: Rows) -> list[int]:
-        """Return how many of the records with these partitions belong to each journal."""
+        """Return, for records in these partitions, how many belong to each journal."""
         if len(self.ends) == 1:
             return [len(partitions)]
         counts: list[int] = np.bincount(self.of(partitions), minlength=len(self.ends)).tolist()
@@ -41,8 +41,8 @@ class JournalIndex:
 
 
 class Position:
-    """The position up to which an identified input was read, in each journal. `landed` is how many of its records have
-    landed in each journal before.
+    """How far an identified input has been read, by journal. `landed` is how many of its records had already landed in
+    each journal.
     """
 
     def __init__(self, input_id: str, journals: JournalIndex, landed: Sequence[int]) -> None:
@@ -52,7 +52,7 @@ class Position:
         self._next = list(landed)
 
     def not_landed(self, partitions: Rows) -> Rows | None:
-        """Return which of the next records of the input have not landed before; None for all."""
+        """Return the indices of the input's next records that have not landed before; None means all."""
         counts = self._journals.counts(partitions)
         before, self._seen = self._seen, [a + b for a, b in zip(self._seen, counts, strict=True)]
         if all(seen >= landed for seen, landed in zip(before, self._landed, strict=True)):
@@ -64,7 +64,7 @@ class Position:
         return np.flatnonzero(new)
 
     def spans(self, partitions: Rows) -> list[InputSpan | None]:
-        """Return the span of these records in each journal, which are the next of those that have not landed before."""
+        """Return the span of these records in each journal; they are the next ones that have not landed before."""
         spans: list[InputSpan | None] = []
         for journal, n in enumerate(self._journals.counts(partitions)):
             start = self._next[journal]
@@ -75,7 +75,7 @@ class Position:
 
 @dataclass(slots=True)
 class Batch:
-    """Records of one L0 object, in the order of the input, and which spans of which inputs they are, for each journal."""
+    """Records of one L0 object, in the order of the input, and the spans of inputs that they cover in each journal."""
 
     spans: list[list[InputSpan]]
     values: list[bytes] = field(default_factory=list)
@@ -98,7 +98,7 @@ class Batch:
                 merged.append(span)
 
     def sorted(self) -> Records:
-        """Return the records by partition, and in input order within one."""
+        """Return the records sorted by partition, in input order within each."""
         partitions = np.concatenate(self.partitions)
         order = np.argsort(partitions, kind="stable")
         in_order = columns.cut(np.concatenate(self.sizes), pa.py_buffer(b"".join(self.values)))
@@ -126,7 +126,7 @@ class BatchBuilder:
         return Batch([[] for _ in self._journals.ends])
 
     def add(self, values: Sequence[bytes], placed: PlacedRecords, position: Position | None) -> Iterator[Batch]:
-        """Add records; yield the batches that they fill. Raises `UsageError`: one of them is too long."""
+        """Add records; yield the batches that they fill. Raises `UsageError` if one of them is too long."""
         sizes = np.fromiter(map(len, values), np.int64, len(values))
         whole = sizes if placed.more is None else sizes + placed.more
         check_records(whole)

@@ -1,14 +1,14 @@
 """Extents: the records of one partition inside an L0 object, many of them in one compressed block.
 
 A compressed block holds the records of one or more partitions, so that thousands of tiny extents cost no more than their
-records. It consists of the number of records, the sizes of their keys (-1 without a key) and the sizes of their values,
-all as `NUMBER`, then the keys and the values. If a record has a create time or headers, the number is negated, and these
-follow (`headers_and_times.py`). The log holds each block's CRC32C, its unpacked size, and which rows belong to which
-partition; a read checks these first. Offsets and timestamps follow from the log, so no uploader's clock determines a
+records. It consists of the number of records, the sizes of their keys (-1 for a missing key) and the sizes of their
+values, all as `NUMBER`, then the keys and the values. If any record has a create time or headers, the number is negated,
+and these follow (`headers_and_times.py`). The log holds each block's CRC32C, its unpacked size, and the rows of each
+partition; a reader checks these first. Offsets and timestamps follow from the log, so no uploader's clock determines a
 record's age.
 
-A shared L1 object consists of the same blocks. Its records come from several L0 objects, so a block of it ends with the
-timestamp and the epoch of each record, as 64-bit numbers.
+A shared L1 object consists of the same blocks. Its records come from several L0 objects, so each of its blocks ends with
+the timestamp and the epoch of each record, as 64-bit numbers.
 """
 
 from __future__ import annotations
@@ -42,13 +42,15 @@ SCHEMA: Final = pa.schema(
         pa.field("value", pa.binary(), nullable=False),
     ]
 )
-"""Records as they are read; the timestamp is the log's time at which they landed. Those of `OPTIONAL` may follow."""
+"""The columns of records that are read; the timestamp is the log's time at which a record landed. Those of `OPTIONAL` may
+follow.
+"""
 BLOCK_BYTES: Final = 256 << 10
-"""About this many bytes of records share a block. A reader of one partition reads no more than that of its neighbours;
+"""About how many bytes of records share a block. A reader of one partition reads at most this much of its neighbours;
 smaller blocks compress worse and take more requests.
 """
 RECORD_OVERHEAD: Final = 16
-"""The weight of a record besides the bytes of its value, so that tiny records are bounded, too."""
+"""The weight of a record in addition to the bytes of its value, so that the number of tiny records is bounded, too."""
 _LEVEL: Final = 1
 """zstd's fastest level: an object only lives until it is reconciled."""
 _STAMP_BYTES: Final = 16
@@ -74,7 +76,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class PackedPart:
-    """One journal's part of an L0 object, without a key and an epoch, and its size in values' bytes."""
+    """One journal's part of an L0 object, without a key and an epoch, and the bytes of its values."""
 
     extents: ObjectExtents
     records: int
@@ -83,14 +85,14 @@ class PackedPart:
 
 @dataclass(frozen=True, slots=True)
 class PackedObject:
-    """An L0 object's content, and the part of each journal that it has records for."""
+    """An L0 object's content, and the part of each journal for which it has records."""
 
     body: bytes
     parts: dict[int, PackedPart]
 
 
 def check_records(sizes: Rows) -> None:
-    """Raise `UsageError` if one of the records is too long; `sizes` are of their values, keys and headers."""
+    """Raise `UsageError` if one of the records is too long; `sizes` include their keys and headers."""
     if len(sizes) and int(sizes.max()) > MAX_RECORD_BYTES:
         raise UsageError(
             f"a record of {int(sizes.max())} bytes with its key and headers is longer than the {MAX_RECORD_BYTES} that a "
@@ -108,8 +110,8 @@ def check_object_bytes(size: int) -> None:
 
 
 def pack_records(topic: Topic, records: Records) -> PackedObject:
-    """Pack records, in order of partition, as an L0 object. Raises `UsageError` if they are too many for one."""
-    begins = np.zeros(len(records.sizes) + 1, np.int64)  # at which byte each value does
+    """Pack records, in order of partition, as an L0 object. Raises `UsageError` if there are too many for one."""
+    begins = np.zeros(len(records.sizes) + 1, np.int64)  # the byte at which each value begins
     np.cumsum(records.sizes, out=begins[1:])
     check_object_bytes(int(begins[-1]))
     ranges = topic.partition_ranges()
@@ -127,7 +129,7 @@ def pack_records(topic: Topic, records: Records) -> PackedObject:
 def _pack_part(
     sink: pa.BufferOutputStream, topic: Topic, records: Records, begins: Rows, first: int, end: int
 ) -> PackedPart:
-    """Append the blocks of one journal, which has the records `first` to `end`, end excluded."""
+    """Append the blocks of one journal, whose records are `first` to `end`, end excluded."""
     partitions = records.partitions[first:end]
     changes = np.flatnonzero(partitions[1:] != partitions[:-1]) + 1
     extents = np.concatenate(([0], changes, [end - first])) + first  # the row at which each begins, and the end
@@ -154,7 +156,7 @@ def _pack_part(
 
 def _block_cuts(begins: Rows, extents: Rows) -> list[int]:
     """Return the extent with which each block begins, and one more for the end."""
-    before = begins[extents] + RECORD_OVERHEAD * extents  # bytes in front of each
+    before = begins[extents] + RECORD_OVERHEAD * extents  # the bytes before each extent
     cuts = [0]
     while cuts[-1] < len(extents) - 1:
         full = int(np.searchsorted(before, before[cuts[-1]] + BLOCK_BYTES, "right")) - 1
@@ -163,7 +165,7 @@ def _block_cuts(begins: Rows, extents: Rows) -> list[int]:
 
 
 def _block(records: Records, begins: Rows, first: int, end: int) -> tuple[bytes, int]:
-    """Return a block of the records `first` to `end`, end excluded, and how many bytes it unpacks to."""
+    """Return a block of the records `first` to `end`, end excluded, and its unpacked size."""
     keys = records.keys[first:end]
     key_sizes = np.fromiter((-1 if key is None else len(key) for key in keys), NUMBER, end - first)
     times, headers = records.create_times, records.headers
@@ -180,11 +182,11 @@ def _packed(
     key_sizes: Rows, keys: Iterable[bytes | memoryview], sizes: Rows, values: memoryview, more: Sequence[bytes | memoryview],
     stamps: Sequence[memoryview] = (),
 ) -> tuple[bytes, int]:  # fmt: skip
-    """Return the records of a block, compressed, and their size before that."""
+    """Return the compressed records of a block, and their uncompressed size."""
     count = (-len(sizes) if more else len(sizes)).to_bytes(NUMBER.itemsize, "little", signed=True)
     numbers = key_sizes.astype(NUMBER).tobytes(), sizes.astype(NUMBER).tobytes()
     pieces = [count, *numbers, *keys, values, *more, *stamps]
-    check_object_bytes(sum(map(len, pieces)))  # before it takes as much memory once more
+    check_object_bytes(sum(map(len, pieces)))  # before the copy takes as much memory again
     content = b"".join(pieces)
     return compressed(content, _LEVEL), len(content)
 
@@ -210,7 +212,7 @@ def pack_shared(records: pa.RecordBatch, firsts: Rows) -> tuple[Rows, bytes]:
 
 
 def _shared_block(records: pa.RecordBatch) -> tuple[bytes, int]:
-    """Return a block of a shared L1 object, and how many bytes it unpacks to."""
+    """Return a block of a shared L1 object, and its unpacked size."""
     names = records.schema.names
     key_sizes, keys = columns.uncut(records.column("key"))
     sizes, values = columns.uncut(records.column("value"))
@@ -244,8 +246,8 @@ def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> li
 def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[bytes]:
     """Return the bytes of each block of an object, as the log records it. A block that differs is read again.
 
-    Every reader uses it, and whatever writes a block's bytes elsewhere. A block that differs at each reading is
-    returned as it was read last: `check_block` and `decode_block` refuse it.
+    Every reader of blocks uses it, and so does all code that copies a block's bytes. A block that differs at each reading
+    is returned as it was read last; `check_block` and `decode_block` refuse it.
 
     Raises as `fetch`.
     """
@@ -269,7 +271,7 @@ def fetch_blocks(store: ObjectStore, key: str, blocks: Sequence[Block]) -> list[
 
 
 def blocks_of(e: ObjectExtents) -> list[Block]:
-    """Return the blocks of a journal's part of an object that has not landed."""
+    """Return the blocks of a journal's part of an object, which has not landed."""
     unpacked = rows.unpack(e.blocks, BLOCK)
     ends = e.start + np.cumsum(unpacked["length"], dtype=np.int64)
     return [
@@ -292,12 +294,12 @@ def _matches(body: bytes, block: Block) -> bool:
 
 
 def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.RecordBatch:
-    """Return the records of a block, of all partitions in it, with the optional columns if any of them has one, and with
-    the column `epoch` if it is a block of a shared L1 object.
+    """Return a block's records of all partitions, with the optional columns if any record has one, and with the column
+    `epoch` if the block belongs to a shared L1 object.
 
     Args:
-        key: that of its object.
-        at_least: the number of records in the log, or more.
+        key: the key of its object.
+        at_least: the fewest records that the block has according to the log.
 
     Raises:
         CorruptObjectError: the bytes do not match the log.
@@ -311,7 +313,7 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
         )
     content = decompressed(where, memoryview(body), block.bytes, most)
     number = int.from_bytes(content[: NUMBER.itemsize], "little", signed=True)
-    count, wrong = abs(number), CorruptObjectError(f"{where} holds records of another kind")
+    count, wrong = abs(number), CorruptObjectError(f"{where} does not hold valid records")
     after = NUMBER.itemsize * (1 + 2 * count)
     stamps_at = len(content) - (_STAMP_BYTES * count if block.time_ms == STAMPED else 0)
     if not count or after > stamps_at:
@@ -346,7 +348,7 @@ def decode_block(body: bytes, key: str, block: Block, at_least: int = 1) -> pa.R
 
 
 def select(batch: pa.RecordBatch, extents: Rows) -> pa.RecordBatch:
-    """Return the records of several extents of a block, one extent after another; these are rows of `EXTENT`."""
+    """Return the records of several extents of a block, given as rows of `EXTENT`, one extent after another."""
     counts = extents["records"].astype(np.int64)
     at = np.cumsum(counts) - counts
     first = int(extents["row"][0])

@@ -1,8 +1,8 @@
 """Handle what a record may have besides its key and value: the time that its writer set, and headers, as in Kafka.
 
-Most records have neither. So these columns are absent, and cost nothing, if no record of a block, a batch or an L1 object
-has one. Absent and null mean the same. The create time decides nothing: retention follows the log's time, since a
-writer's clock may be wrong.
+Most records have neither. So the columns are absent, and cost nothing, if no record of a block, a batch or an L1 object
+has a value in them. An absent column means the same as nulls. No decision depends on the create time: retention follows
+the log's time, since a writer's clock may be wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 Headers = tuple[tuple[str, bytes | None], ...]
 """A record's headers, in order; a key may occur several times."""
 HEADER_OVERHEAD: Final = 8
-"""The weight of a header besides its bytes: their sizes are stored, too."""
+"""The weight of a header in addition to its bytes, since the sizes of its key and value are stored, too."""
 NO_PARTITION: Final = -1
 _GIVEN: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 """Headers from other libraries, whose columns may contain nulls."""
@@ -37,21 +37,21 @@ _TIME: Final = np.dtype("<i8")
 
 
 _IN_MS: Final = {"s": (1000, 1), "ms": (1, 1), "us": (1, 1000), "ns": (1, 1_000_000)}
-"""By what a number in each unit is multiplied, and then divided, for milliseconds."""
+"""The factor and the divisor that turn a number in each unit into milliseconds."""
 _NAME_IT: Final = "name it with --timestamp-unit s, ms, us or ns"
 
 
 class Record(msgspec.Struct, frozen=True):
-    """A record, to be uploaded or as it was.
+    """A record to upload, or one that was read.
 
     Attributes:
         value: any bytes.
-        key: by which it is placed in a partition, unless it names one.
-        headers: pairs of a key and a value, in order; a key may be there several times.
-        create_time_ms: the time that its writer gave it; nothing is decided by it.
-        partition: where it is, or is to go; -1 to have its key decide, or its turn.
-        offset: its offset in the partition, here or in the system that it comes from. An upload trusts the create time of a
-            record with an offset, and otherwise ignores it and the next field.
+        key: it determines the record's partition, unless the record names one.
+        headers: pairs of a key and a value, in order; a key may occur several times.
+        create_time_ms: the time that its writer set; no decision depends on it.
+        partition: where it is, or will be placed; -1 to place it by its key, or in turn.
+        offset: its offset in the partition, here or in its source system. An upload trusts the create time of a record
+            with an offset, but ignores the offset itself and the next field.
         timestamp_ms: the log's time at which it landed, in milliseconds since 1970.
     """
 
@@ -65,7 +65,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 def with_optional(schema: pa.Schema, like: pa.Schema) -> pa.Schema:
-    """Return a schema with those of its fields that a reader of `OPTIONAL` finds in another one."""
+    """Return a schema, extended by those fields of `OPTIONAL` that `like` has."""
     return pa.schema([*schema, *(f for f in OPTIONAL if f.name in like.names)])
 
 
@@ -76,7 +76,9 @@ def level(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 
 def size_of_headers(headers: Headers) -> int:
-    """Return the same as `header_bytes`, of one record. Raises `TypeError`, `AttributeError` or `ValueError` for others."""
+    """Return the same as `header_bytes` for one record. Raises `TypeError`, `AttributeError` or `ValueError` for other
+    values.
+    """
     return sum(len(k.encode()) + len(v or b"") + HEADER_OVERHEAD for k, v in headers)
 
 
@@ -89,7 +91,7 @@ def _with(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
 
 
 def column_of(batch: Any, field: pa.Field) -> Any:
-    """Return a column of a batch or a table, null where it is optional and absent."""
+    """Return a column of a batch or a table; an optional column that is absent is all null."""
     if field.name in OPTIONAL.names and field.name not in batch.schema.names:
         return pa.nulls(batch.num_rows, field.type)
     return batch.column(field.name)
@@ -105,12 +107,12 @@ def times_of(column: pa.Array) -> Rows:
 
 
 def times_list(column: pa.Array) -> list[int | None]:
-    """Return the create time of each record, None without one."""
+    """Return the create time of each record, or None if it has none."""
     return [None if t == NO_TIME else t for t in times_of(column).tolist()]
 
 
 def headers_column(of_records: Iterable[Headers]) -> pa.Array:
-    """Return a column of headers, from those of each record. Raises `UnicodeEncodeError`: a key cannot be stored."""
+    """Return a column of headers, from those of each record. Raises `UnicodeEncodeError` if a key cannot be stored."""
     counts, keys, values = list[int](), list[str](), list[bytes | None]()
     for headers in of_records:
         counts.append(len(headers))
@@ -132,7 +134,7 @@ def headers_of(column: pa.Array) -> tuple[Rows, pa.Array, pa.Array]:
 
 
 def header_bytes(column: pa.Array) -> Rows:
-    """Return the size of each record's headers, with the numbers that are stored for them."""
+    """Return the size of each record's headers, including the numbers that are stored with them."""
     counts, keys, values = headers_of(column)
     sizes = columns.uncut(keys)[0].astype(np.int64) + np.maximum(columns.uncut(values)[0], 0) + HEADER_OVERHEAD
     total: Rows = sums_of(sizes, counts)
@@ -140,7 +142,7 @@ def header_bytes(column: pa.Array) -> Rows:
 
 
 def sums_of(numbers: Any, counts: Rows) -> Any:
-    """Return, for each record, the sum of as many of the numbers as `counts` gives."""
+    """Return, for each record, the sum of its numbers, of which `counts` has the count."""
     totals = np.concatenate(([0], np.cumsum(numbers, dtype=numbers.dtype))).astype(numbers.dtype)
     ends = np.cumsum(counts)
     return totals[ends] - totals[ends - counts]
@@ -151,11 +153,11 @@ def as_headers(column: pa.Array) -> pa.Array:
     counts, keys, values = headers_of(column)
     if keys.null_count:
         raise ValueError("a header has no key")
-    return _listed(counts, keys.cast(pa.string()), values.cast(pa.binary()))  # Spark's may be of the large types
+    return _listed(counts, keys.cast(pa.string()), values.cast(pa.binary()))  # Spark's may have the large types
 
 
 def in_milliseconds(time: float, unit: TimestampUnit | None) -> int:
-    """Return a number in a unit, by default milliseconds, as milliseconds since 1970.
+    """Convert a time in a unit, by default milliseconds, to milliseconds since 1970.
 
     Raises:
         ValueError: it is not in the years 1970 to 9999, or no unit is named and it is before 1990.
@@ -169,9 +171,9 @@ def in_milliseconds(time: float, unit: TimestampUnit | None) -> int:
 
 
 def _milliseconds(times: pa.Array) -> Rows:
-    """Return timestamps or dates as milliseconds, -2 for one that is too large for 64 bits of these.
+    """Return timestamps or dates as milliseconds, or all -2 if one is too large for 64 bits.
 
-    No time is multiplied without a check, since one that overflows becomes another time.
+    No time is multiplied without a check, since an overflow would turn it into another time.
     """
     finer = {"us": 1_000, "ns": 1_000_000}.get(getattr(times.type, "unit", ""), 0)
     if finer and pa.types.is_timestamp(times.type):
@@ -183,13 +185,14 @@ def _milliseconds(times: pa.Array) -> Rows:
 
 
 def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = None) -> dict[str, pa.Array]:
-    """Return the columns of `OPTIONAL` from those that rows have. Spark's Kafka sink has the create time in `timestamp`.
+    """Return the columns of `OPTIONAL` that rows have, under any of their names. Spark's Kafka sink has the create time in
+    `timestamp`.
 
     Args:
-        unit: of whole numbers in the column `create_time`.
+        unit: the unit of whole numbers in the column `create_time`.
 
     Raises:
-        UsageError: one of them cannot be stored; `row` is what the message calls it.
+        UsageError: one of them cannot be stored; the message names it by `row`.
     """
     optional: dict[str, pa.Array] = {}
     times = ((columns.named(batch, name), name) for name in ("create_time", "create_time_ms", "timestamp"))
@@ -222,7 +225,7 @@ def optional_of(batch: pa.RecordBatch, row: str, unit: TimestampUnit | None = No
         except pa.ArrowException as e:
             raise UsageError(f"{row} has headers that are not lists of a key and a value ({headers.type})") from e
         except ValueError as e:
-            raise UsageError(f"{row} has headers of which one has no key") from e
+            raise UsageError(f"{row} has a header without a key") from e
     return optional
 
 
@@ -233,7 +236,7 @@ def headers_list(column: pa.Array) -> list[Headers]:
 
 
 def _listed(counts: Rows, keys: pa.Array, values: pa.Array) -> pa.Array:
-    """Return a column of headers; records with none of them have null."""
+    """Return a column of headers; it is null for records without headers."""
     ends = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADER))
     return pa.Array.from_buffers(
@@ -245,7 +248,9 @@ def _listed(counts: Rows, keys: pa.Array, values: pa.Array) -> pa.Array:
 
 
 def pack_optional(times_ms: Rows | None, headers: pa.Array | None, count: int) -> list[bytes | memoryview]:
-    """Return the bytes after the values in a block of this many records; none if no record has a create time or headers."""
+    """Return the bytes that follow the values in a block of `count` records; none if no record has a create time or
+    headers.
+    """
     no_time = times_ms is None or not (times_ms != NO_TIME).any()
     no_headers = headers is None or headers.null_count == count
     if no_time and no_headers:
@@ -261,7 +266,7 @@ def pack_optional(times_ms: Rows | None, headers: pa.Array | None, count: int) -
 
 
 def unpack_optional(content: pa.Buffer, count: int) -> list[pa.Array]:
-    """Return the columns of `OPTIONAL` that `pack_optional` packed for so many records. Raises `ValueError` for any other
+    """Return the columns of `OPTIONAL` that `pack_optional` packed for `count` records. Raises `ValueError` for any other
     bytes.
     """
     at = 0

@@ -2,14 +2,14 @@
 
 An input's first bytes and its name determine whether it is lines, compressed lines, or something that upload must refuse.
 gzip and zstd are decompressed while they are read. A UTF-8 byte order mark is dropped at the very beginning. A file
-without lines, which may contain newlines by chance, is refused before anything is sent. `RAW` accepts any bytes as they
-are: cut at newlines, nothing dropped, nothing unpacked.
+without lines, which may contain newlines by chance, is refused before anything is sent. `RAW` accepts any bytes unchanged:
+they are cut at newlines, but not unpacked, and nothing is dropped.
 
-What makes a repeated upload safe: an input is identified by a hash over its unpacked records and over how they are
-spread, never by its name. So the same file, packed or not, is the same input, and nothing lands twice. The hash must be
-known before the first batch is sent. With a producer, stdin or a pipe, which can be read only once, is therefore stored
-in a temporary file. No more is read than was hashed: a repeat would see a longer file under another hash, and send again
-what was appended.
+What makes a repeated upload safe: an input is identified by a hash over its unpacked records and the way they are spread,
+never by its name. So the same file, packed or not, is the same input, and nothing lands twice. The hash must be known
+before the first batch is sent. With a producer, stdin or a pipe, which can be read only once, is therefore stored in a
+temporary file. No more bytes are read than were hashed: if a file grew in between, a repeated upload would see it under
+another hash, and would send the appended records again.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ _PACKED: Final = (
 detects a truncated stream.
 """
 _GZIP: Final = 31
-"""Has zlib expect gzip, with its largest window."""
+"""Makes zlib expect gzip, with the largest window."""
 _ZSTD_WINDOW: Final = "too much memory"
-"""In Arrow's words, a frame whose window is larger than its decoder allows: above 128 MiB."""
+"""Part of Arrow's message for a frame whose window is larger than its decoder allows, which is 128 MiB."""
 _BLOCK_BYTES: Final = 256 << 10
-"""How much is read at once."""
+"""How many bytes are read at once."""
 
 _OTHERS: Final = (
     (b"PAR1\x15", "Parquet"),
@@ -88,7 +88,7 @@ _OTHERS: Final = (
 _TABLES: Final = {
     ".csv": "CSV", ".tsv": "TSV", ".parquet": "Parquet", ".orc": "ORC", ".avro": "Avro", ".br": "brotli", ".lzma": "lzma"
 }  # fmt: skip
-"""Kinds that only a name shows: any CSV is also lines, with its heading as the first."""
+"""Kinds that only a file's name shows: any CSV also consists of lines, with its heading as the first."""
 _TABLE_FORMATS: Final = ("parquet", "arrow")
 _KINDS: Final = {LENGTH_PREFIXED: VALUES, **dict.fromkeys(_TABLE_FORMATS, RECORDS)}
 _UNPACK: Final = {
@@ -105,11 +105,11 @@ _UNPACK: Final = {
     "brotli": "brotli -dc",
     "lzma": "xz --format=lzma -dc",
 }
-"""How to unpack what is packed otherwise: as they are, its bytes are not records."""
+"""How to unpack other packed formats, whose bytes are not records as they are."""
 _SPARK: Final = {"CSV": "csv", "TSV": "csv", "Parquet": "parquet", "ORC": "orc", "Avro": "avro"}
 
 _FRAME_BYTES: Final = 1 << 20
-"""The largest overhead of a packed record; lengths of header keys add to it."""
+"""The largest overhead of a packed record, without the lengths of header keys."""
 STDIN: Final = "-"
 
 
@@ -119,9 +119,9 @@ class Input:
 
     Attributes:
         input_id: empty if it need not be recognised.
-        pieces: returns its bytes; more than once if it has an id.
+        pieces: returns its bytes; can be called again if it has an id.
         size: the bytes that the id covers; None without an id.
-        kind: `LINES`, `VALUES` with their length before each, or `RECORDS` as `records.py` packs them.
+        kind: `LINES`, `VALUES`, each preceded by its length, or `RECORDS`, packed by `records.py`.
     """
 
     name: str
@@ -131,10 +131,10 @@ class Input:
     kind: str = LINES
 
     def blocks(self) -> Iterator[list[bytes]]:
-        """Yield the records, several hundred at a time, lines without their newline, which the last one may lack.
+        """Yield the records, several hundred at a time; lines come without their newline, which the last one may lack.
 
         Raises:
-            UsageError: a record is longer than `MAX_RECORD_BYTES`, or the input is shorter than when it got its id.
+            UsageError: a record is longer than `MAX_RECORD_BYTES`, or the input is shorter than when its id was computed.
         """
         return _lines(self._bounded(), self.name) if self.kind == LINES else _frames(self._bounded(), self.name)
 
@@ -185,7 +185,7 @@ def _frames(pieces: Iterator[bytes], name: str) -> Iterator[list[bytes]]:
             if end - begin > MAX_RECORD_BYTES + _FRAME_BYTES:
                 raise UsageError(
                     f"{name} record {number + len(records) + 1} would have {end - begin} bytes, more than the "
-                    f"{MAX_RECORD_BYTES} of a record: lengths are of {LENGTH_BYTES} bytes, the highest first"
+                    f"{MAX_RECORD_BYTES} of a record: a length has {LENGTH_BYTES} bytes, the highest first"
                 )
             if end > len(block):
                 break
@@ -214,14 +214,14 @@ def open_inputs(
     """Return the inputs of an upload, each checked to be readable and to hold lines, before anything is sent.
 
     Args:
-        spread: how records go to partitions, as text; None if the inputs need not be recognised.
+        spread: describes how records are spread over partitions; None if the inputs need not be recognised.
         stack: closes what is opened here.
-        form: what files hold, as `Upload.format` has it; records of an iterable are what they are.
-        unit: of their times, as `Upload.timestamp_unit` has it.
-        schema: the topic's, of whose columns rows may consist instead of a value.
+        form: the format of files, see `Upload.format`; it does not apply to records of an iterable.
+        unit: the unit of their times, see `Upload.timestamp_unit`.
+        schema: the topic's value schema; rows may have its columns instead of a value.
 
     Raises:
-        UsageError: a file cannot be read, or is something else than lines; stdin is named twice; or there are more inputs
+        UsageError: a file cannot be read, or does not consist of lines; stdin is named twice; or there are more inputs
             than a journal remembers.
     """
     if sum(isinstance(s, str) and s == STDIN for s in sources) > 1:
@@ -238,7 +238,7 @@ def open_inputs(
         input_id, length = "", None
         if spread is not None:
             digest, length = _digest(pieces(), spread if kind == LINES else f"{spread}\0{kind}")
-            input_id = f"{digest}.{seen[digest]}"  # the same content twice in one upload is meant twice
+            input_id = f"{digest}.{seen[digest]}"  # the same content twice in one upload is intended
             seen[digest] += 1
         inputs.append(Input(_name(source), input_id, pieces, length, kind))
     return inputs
@@ -259,10 +259,10 @@ def _reader(
     *,
     keep: bool,
 ) -> tuple[Callable[[], Iterator[bytes]], str]:
-    """Return a function that reads an input each time it is called, and what its bytes are.
+    """Return a function that reads an input each time it is called, and the kind of its bytes.
 
-    With `keep`, that includes inputs that can be read only once (stdin, a pipe). The input is checked here, so that a
-    file of another kind is detected before anything is sent.
+    With `keep`, this also holds for inputs that can be read only once (stdin, a pipe). The input is checked here, so that
+    a file of another kind is detected before anything is sent.
     """
     name, kind = _name(source), _KINDS.get(form, LINES)
     if isinstance(source, str | os.PathLike) and source != STDIN:
@@ -272,7 +272,7 @@ def _reader(
                 return _again(path, name, form, unit, schema), kind
             pieces = _file_pieces(stack.enter_context(path.open("rb")))
             first = next(pieces, b"")
-        except (OSError, ValueError) as e:  # a name with a null byte is not one
+        except (OSError, ValueError) as e:  # a ValueError: the name has a null byte
             raise UsageError(f"cannot read {source}: {getattr(e, 'strerror', e)}") from e
         pieces = chain([first], pieces)
     elif isinstance(source, str):
@@ -299,7 +299,7 @@ def _reader(
 def _again(
     path: Path, name: str, form: str, unit: TimestampUnit | None, schema: ValueSchema | None
 ) -> Callable[[], Iterator[bytes]]:
-    """Return a function that reads a file each time it is called. Raises `UsageError` if its beginning is of another
+    """Return a function that reads a file each time it is called. Raises `UsageError` if it begins like a file of another
     kind.
     """
 
@@ -328,7 +328,7 @@ def _binary(piece: object) -> bytes:
 
 
 def _digest(pieces: Iterable[bytes], spread: str) -> tuple[str, int]:
-    """Return a hash over an input, and how many bytes it stands for."""
+    """Return a hash over an input, and how many bytes it covers."""
     h, size = hashlib.blake2b(spread.encode() + b"\0", digest_size=16), 0
     for piece in pieces:
         h.update(piece)
@@ -344,11 +344,11 @@ def _as_lines(pieces: Iterator[bytes], name: str, form: str) -> Iterator[bytes]:
 
     Args:
         pieces: an input's bytes as they are.
-        name: of the input, for messages; its ending shows a table.
-        form: `AUTO`, or another one for the bytes as they are.
+        name: the input's name, for messages; its ending can reveal a table.
+        form: `AUTO`, or another format to yield the bytes unchanged.
 
     Raises:
-        UsageError: it is something else than lines. While it is read: it is compressed and damaged, or cut short.
+        UsageError: it does not consist of lines. While it is read: it is compressed and damaged, or cut short.
     """
     if form != AUTO:
         return pieces
@@ -380,7 +380,9 @@ def _file_pieces(file: BinaryIO) -> Iterator[bytes]:
 
 
 def plain_size(path: object, form: str) -> int | None:
-    """Return the bytes of a file's records, to compute progress; None if only reading shows it: packed, or not a file."""
+    """Return the bytes of a file's records, to compute progress; None if it is packed or not a file, so that only reading
+    shows them.
+    """
     if not isinstance(path, str | os.PathLike) or form not in (AUTO, RAW):
         return None
     try:
@@ -427,7 +429,7 @@ class _Pieces:
 
 
 def _gunzipped(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
-    """Unpack one or more members. Zeros behind a member are padding, as for gzip."""
+    """Unpack one or more members. Zeros after a member are padding, as in gzip."""
     member, is_whole = zlib.decompressobj(_GZIP), False
     try:
         for piece in pieces:
@@ -449,7 +451,7 @@ def _gunzipped(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
 
 
 def _unzstd(pieces: Iterator[bytes], name: str) -> Iterator[bytes]:
-    import pyarrow as pa  # here, since `l0gc upload --help` needs little
+    import pyarrow as pa  # here, since `l0gc upload --help` does not need it
 
     with pa.CompressedInputStream(pa.PythonFile(_Pieces(pieces), mode="r"), "zstd") as stream:
         try:

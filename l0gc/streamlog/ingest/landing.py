@@ -1,15 +1,15 @@
-"""Landing: journals accept a stored L0 object, or it is written again and offered anew.
+"""Land L0 objects: journals accept a stored object, or it is written again and offered anew.
 
 `upload`, a bridge's sender and Spark's sink all use it. What makes it safe:
 
-- An object is written, at the epoch in its key, before any journal is offered its part; the journal admits it by its
-  window, at the fence and again where it lands.
+- An object is written, at the epoch in its key, before any journal is offered its part; the journal checks it against its
+window at the fence, and again where it lands.
 - A part that a journal refuses as stale is offered again with another object: the same content under a fresh epoch. The
   other journals' parts stay where they landed (hazard 27).
-- A journal takes objects in order, and nothing after one that it refused.
-- An object that is read back to be written again is checked against the checksums that the journal is to record
-  (hazard 34): once it has landed anew, the first one is swept.
-- The sender (an `Appender`) determines what a journal recognises when it is offered again.
+- A journal takes objects in order, and none after one that it refused.
+- An object that is read back to be written again is checked against the checksums that the journal will record (hazard
+34), because the first object is swept once the new one has landed.
+- The sender (an `Appender`) determines whether a journal recognises a repeated object.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from l0gc.streamlog.journal.producers import InputSpan, ProducerBatch
 _log: Final = logging.getLogger(__name__)
 
 MAX_TRIES: Final = 50
-"""How often objects are offered before the write gives up: each time the window has moved past them, or another
-process of the same producer was first.
+"""How often objects are offered before the write gives up. Each time, the window has moved past them, or another process
+of the same producer was first.
 """
 
 _Destination = tuple[int, str]
@@ -58,9 +58,9 @@ class WrittenObject:
     Attributes:
         topic: the name of the topic of its records.
         left: the parts that have not landed, by journal.
-        body: its content; None if it is read back where it has to be written again.
-        spans: which spans of which inputs each journal's part is, if its producer has inputs.
-        digests: that of the rows of each journal's part, if Spark's sink is to recognise them.
+        body: its content; None if it is read back whenever it has to be written again.
+        spans: the spans of inputs in each journal's part, if its producer has inputs.
+        digests: the digest of the rows in each journal's part, if Spark's sink must recognise them.
     """
 
     object: L0Object
@@ -82,7 +82,7 @@ def write_object(cluster: ClusterHandles, topic: Topic, packed: PackedObject) ->
 
 
 def put_l0(cluster: ClusterHandles, body: bytes, epoch: int) -> L0Object:
-    """Put an L0 object, which no journal lists yet, at an epoch of at most the cluster's."""
+    """Put an L0 object, which no journal lists yet, at an epoch that is at most the cluster epoch."""
     layout, name = identity_of(cluster.controller.replica.state).layout, cluster.runtime.new_id()
     key = layout.format(layout.shard_of(name), epoch, name)
     cluster.store.put_bulk(key, body)
@@ -90,12 +90,12 @@ def put_l0(cluster: ClusterHandles, body: bytes, epoch: int) -> L0Object:
 
 
 class Appender:
-    """Offers objects to journals without a producer: an object that is offered twice lands twice."""
+    """Offers objects to journals without a producer, so an object that is offered twice lands twice."""
 
     one_epoch = False
     """Whether the objects of a topic are offered at one epoch, so that a journal takes them with one entry."""
     retried: tuple[type[L0gcError], ...] = ()
-    """The errors after which the objects are to be offered again unchanged."""
+    """The errors after which the objects are offered again unchanged."""
 
     def append(self, journal: JournalHandle, objects: Sequence[WrittenObject]) -> AppendResult | None:
         """Offer a journal its parts of objects of one topic; return None if it already has all of them."""
@@ -103,7 +103,7 @@ class Appender:
 
 
 class RunAppender(Appender):
-    """Offers objects as a producer's run, which has landed nothing yet, each under the next sequence of its journal."""
+    """Offers objects for a producer's run, which has landed nothing yet, each under the next sequence of its journal."""
 
     def __init__(self, producer: Producer) -> None:
         self.begin(producer)
@@ -129,7 +129,7 @@ class Landing:
 
     Attributes:
         result: the records and objects that have landed.
-        progress: called with the records and the bytes of each part that landed.
+        progress: called with the numbers of records and bytes of each part that landed.
     """
 
     def __init__(self, cluster: ClusterHandles, appender: Appender) -> None:
@@ -138,13 +138,14 @@ class Landing:
         self.progress: Callable[[int, int], None] = lambda records, size: None
 
     def land(self, objects: Iterable[WrittenObject]) -> None:
-        """Have the journals accept the remaining parts of these objects, those of a topic in their order.
+        """Land the remaining parts of these objects, those of one topic in order.
 
         Raises:
             PartitionClosedError: a topic was deleted.
-            NotFoundError: an object without a body is to be written again, and is gone.
-            ProtocolError: they were refused too often.
-            L0gcError: whatever else a journal refused them for, see `JournalHandle.append`. What landed is in `result`.
+            NotFoundError: an object without a body must be written again, but is gone.
+            ProtocolError: the objects were refused too often.
+            L0gcError: a journal refused them for another reason, see `JournalHandle.append`. `result` contains those that
+                landed.
         """
         left, refused = list(objects), dict[_Destination, L0gcError]()
         self.result.objects += [o.object for o in left]
@@ -161,9 +162,10 @@ class Landing:
         ) from error
 
     def _offer(self, objects: Sequence[WrittenObject]) -> dict[_Destination, L0gcError]:
-        """Offer each journal what it has not accepted; return why journals refused what is to be offered again.
+        """Offer each journal the parts that it has not accepted; return the reasons of refusals that call for another
+        offer.
 
-        Notes the placeholders that landed, even if another journal failed.
+        Placeholders that landed are recorded even if another journal fails.
         """
         offered: dict[int, dict[str, list[WrittenObject]]] = {}
         for o in objects:
@@ -207,7 +209,7 @@ class Landing:
             self.progress(part.records, part.bytes)
 
     def _stamp_anew(self, objects: Sequence[WrittenObject], refused: Mapping[_Destination, L0gcError]) -> None:
-        """Write stale objects again; if all objects of a topic need one epoch, also those older than others."""
+        """Write stale objects again; if all objects of a topic need the same epoch, also those at lower epochs."""
         epochs = [o.object.epoch for o in objects]
         stale = {j: e.window[0] for (j, _), e in refused.items() if isinstance(e, StaleClusterEpochError)}
         if stale:
@@ -237,11 +239,11 @@ class Landing:
     def _read_back(self, o: WrittenObject) -> tuple[bytes, dict[int, PackedPart]]:
         """Return the content of the parts that have not landed, one after another, and these parts with their new extents.
 
-        Each block is checked: what is written anew becomes the only copy, since the object that was staged is swept.
+        Each block is checked, because the new object becomes the only copy once the staged one is swept.
 
         Raises:
             NotFoundError: the object is gone.
-            CorruptObjectError: a block differs from what was staged at each reading; nothing was written.
+            CorruptObjectError: a block differs at each reading from the one that was staged; nothing was written.
         """
         key, where = o.object.key, f"Nothing of its batch is committed in journal {min(o.left)}; write the batch again"
         body, left = bytearray(), dict[int, PackedPart]()

@@ -1,8 +1,8 @@
-"""Decide a record's partition, key and create time: by fields of the record, fixed, or round-robin.
+"""Decide a record's partition, key and create time. The partition is fixed, round-robin, or follows from a field.
 
 The result depends only on the record and its position, so that a producer's repeated upload spreads the same input in the
-same way. Only round-robin without a producer begins each input at a random partition.
-The create time comes from the record, by its writer's clock. It is unrelated to the log's time, which retention follows.
+same way. The one exception is round-robin without a producer, which begins each input at a random partition. The create
+time comes from the record, and so from its writer's clock. It is unrelated to the log's time, which retention follows.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _UNPLACED: Final = (msgspec.MsgspecError, UnicodeError, RecursionError)
 
 
 class PlacedRecords(NamedTuple):
-    """The partition and the key of each record, up to the first that cannot be placed; `error` has the reason. `times`
-    are their create times, None where nobody asked for them; so with `headers`. `more` is what records weigh in addition to
-    their values."""
+    """The partition and the key of each record, up to the first that cannot be placed; `error` has the reason. `times` and
+    `headers` are their create times and headers, None if there are none. `more` has the bytes of each record in addition
+    to its value.
+    """
 
     partitions: Rows
     keys: Sequence[bytes | None]
@@ -74,9 +75,9 @@ class Partitioner:
     """Places records.
 
     Attributes:
-        describe: what the placement depends on besides the records; part of an input's identity.
-        start: makes a function that places the records of the input with this name, some after others.
-        fixed: whether it decides alone, whatever a record brings with it.
+        describe: the settings that the placement depends on besides the records; part of an input's identity.
+        start: returns a function that places the records of the input with this name, one group after another.
+        fixed: whether it alone decides the partition, even if a record names one or has a key.
     """
 
     describe: str
@@ -134,7 +135,7 @@ def by_field(field: str, partitions: int) -> Partitioner:
                 try:
                     return of_texts.place([r.field for r in map(as_text.decode, records)])
                 except _UNPLACED:
-                    texts = False  # the field has other values than texts, or a record has to be named
+                    texts = False  # a value of the field is not a text, or an error must name its record
             values: list[bytes] = []
             try:
                 for record in records:
@@ -154,9 +155,11 @@ def by_field(field: str, partitions: int) -> Partitioner:
 
 
 def with_times(spread: Partitioner, field: str, unit: TimestampUnit | None = None) -> Partitioner:
-    """Return the same placement with each record's create time: a number since 1970, or ISO 8601, by default in UTC.
+    """Return the same placement with each record's create time, given as a number since 1970 or as ISO 8601, by default in
+    UTC.
 
-    The unit does not identify the input: an upload that was refused for want of it continues under the same producer.
+    The unit does not identify the input: an upload that was refused because it was missing can continue under the same
+    producer.
     """
     decoder = _decoder(field, int | float | datetime)
 
@@ -192,7 +195,7 @@ def with_times(spread: Partitioner, field: str, unit: TimestampUnit | None = Non
 def record_placer(spread: Partitioner, partitions: int, name: str) -> Callable[[Sequence[Fields]], PlacedRecords]:
     """Return a function that places records with their own key, headers, create time and partition.
 
-    A record goes to the partition that it names, else to that of its key, else where its value alone would have gone.
+    A record goes to the partition that it names, else to that of its key, else to the one for its value alone.
     """
     place, number = spread.start(name), 0
 
@@ -225,15 +228,14 @@ def record_placer(spread: Partitioner, partitions: int, name: str) -> Callable[[
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """Return the partition of a key, for upload and for Spark's sink."""
+    """Return the partition of a key, both for upload and for Spark's sink."""
     return zlib.crc32(key) % partitions
 
 
 def _decoded(decoder: msgspec.json.Decoder[Any], record: bytes) -> Any:
-    """Decode a record; half of a surrogate pair in another field, as Python's `json` writes it, does not matter.
-
-    msgspec refuses it wherever it is. So it is decoded with another character in its place, and with yet another one: if
-    that makes a difference, it is in the field that is wanted.
+    """Decode a record; half of a surrogate pair in another field, as Python's `json` writes it, does not matter. msgspec
+    refuses it in any field. So the record is decoded twice, with two different characters in its place. If the results
+    differ, the half pair is in the requested field.
     """
     try:
         return decoder.decode(record)
@@ -263,7 +265,7 @@ def _bad_record(line: str, option: str, field: str, record: bytes, e: Exception)
     if not record.strip():
         return UsageError(f"{line} is blank, and {option} needs a JSON object: leave such lines out")
     if isinstance(e, msgspec.ValidationError) and "missing required field" in str(e):
-        return UsageError(f"{line} has no field {field!r}, which {option} asks for")
+        return UsageError(f"{line} has no field {field!r}, which {option} requires")
     return UsageError(f"{line} is not a JSON object ({e}), which {option} needs")
 
 

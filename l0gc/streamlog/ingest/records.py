@@ -1,9 +1,9 @@
-"""Accept records as programs have them: objects, Arrow tables and batches, pandas and Polars frames, files of such
-columns. Rows that have the topic's typed columns instead of a value are encoded by its schema.
+"""Accept records in the forms that programs use: objects, Arrow tables and batches, pandas and Polars frames, and files
+with such columns. Rows that have the topic's typed columns instead of a value are encoded by its schema.
 
-Each record is packed after its length, so that all of them form a stream of bytes, which `inputs.py` reads, stores and
-identifies as it does lines. The stream depends only on the records. So a producer sees the same input whether they come
-as objects or as a table, and however the table is cut into batches.
+Each record is preceded by its length, so that all of them form a stream of bytes, which `inputs.py` reads, stores and
+identifies in the same way as lines. The stream depends only on the records. So a producer sees the same input whether they
+come as objects or as a table, and however the table is cut into batches.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _BLOCK_BYTES: Final = 256 << 10
 _NAMES: Final = ("value", "key", "headers", "create_time_ms", "partition")
 _TAKEN: Final = f"records are taken from the columns {', '.join(_NAMES)}"
 _COLUMNS: Final = {*_NAMES, "create_time", "timestamp", "topic", "offset", "epoch"}
-"""Fields of records that were read; where a record lands determines them."""
+"""The fields of records that were read; the place where a record lands determines the additional ones."""
 _INDEX: Final = "__index_level_"
 
 
@@ -57,7 +57,7 @@ class ArrowStream(Protocol):
 
 
 RecordLike = bytes | Record | tuple[Any, ...] | Mapping[str, Any] | ArrowStream
-"""A record, or a batch of them: `Record`, its value, (key, value[, headers[, create time]]), its fields by name, or rows."""
+"""A record or several: a `Record`, its value, (key, value[, headers[, create time]]), its fields by name, or a table."""
 
 
 def packed(records: Iterable[Fields]) -> Iterator[bytes]:
@@ -88,7 +88,7 @@ def records_of(source: Any, unit: TimestampUnit | None = None, schema: ValueSche
     stored.
 
     Args:
-        unit: as `Upload.timestamp_unit` has it. A number in an object is one of milliseconds in any case.
+        unit: see `Upload.timestamp_unit`. A number in an object is always in milliseconds.
         schema: the topic's, of whose columns rows may consist instead of a value.
     """
     if is_table(source):
@@ -105,7 +105,9 @@ def records_of(source: Any, unit: TimestampUnit | None = None, schema: ValueSche
 def records_in(
     path: Path, form: str, name: str, unit: TimestampUnit | None = None, schema: ValueSchema | None = None
 ) -> Iterator[Fields]:
-    """Yield the records of a Parquet file, or of an Arrow file or stream. Raises `UsageError` if it holds something else."""
+    """Yield the records of a Parquet file, or of an Arrow file or stream. Raises `UsageError` if it is another kind of
+    file.
+    """
     try:
         if form == PARQUET:
             from pyarrow import parquet
@@ -160,7 +162,9 @@ def _in_batch(
 
 
 def encoded(name: str, batch: pa.RecordBatch, schema: ValueSchema | None) -> list[bytes]:
-    """Return the values of rows that have a topic's typed columns. Raises `UsageError` for a column that no record has."""
+    """Encode the values of rows that have a topic's typed columns. Raises `UsageError` for a column that records do not
+    have.
+    """
     names = set() if schema is None else {c.column for c in schema.columns}
     typed = _others(batch)
     if odd := next((f.name for f in typed if f.name not in names), None):
@@ -172,28 +176,28 @@ def encoded(name: str, batch: pa.RecordBatch, schema: ValueSchema | None) -> lis
 
 
 def _others(batch: pa.RecordBatch) -> list[pa.Field]:
-    """Return the columns that are not a record's own."""
+    """Return the columns that are not fields of a record."""
     return [f for f in batch.schema if f.name.lower() not in _COLUMNS and not f.name.startswith(_INDEX)]
 
 
 def _check_columns(name: str, batch: pa.RecordBatch) -> None:
-    """Raise `UsageError` if rows have a value and a column that no record has.
+    """Raise `UsageError` if rows have a value and a column that records do not have.
 
-    The typed columns next to values, as `read_arrow` gives them, follow from the values: they are passed over, by their
-    field ids.
+    Typed columns next to values, as `read_arrow` returns them, follow from the values. They are recognised by their field
+    ids, and ignored.
     """
     if odd := next((f.name for f in _others(batch) if not is_typed(f)), None):
         raise UsageError(f"{name} has a column {odd!r}, and {_TAKEN}")
 
 
 def _was_read(given: Any) -> bool:
-    """Return whether a record comes from a log, which has its time in milliseconds."""
+    """Return whether a record was read from a log, so that its time is in milliseconds."""
     offset = given.offset if isinstance(given, Record) else given.get("offset") if isinstance(given, Mapping) else None
     return isinstance(offset, int) and offset >= 0
 
 
 def _fields_of(which: str, given: Any) -> tuple[Any, ...]:
-    """Return a record's value, key, headers, create time and partition, as they are given."""
+    """Return a record's value, key, headers, create time and partition, unchecked."""
     match given:
         case bytes():
             return given, None, (), None, None
@@ -217,11 +221,11 @@ def _checked(which: str, value: Any, key: Any, headers: Any, time: Any, partitio
     """Return a record that can be stored. Raises `UsageError` if it cannot.
 
     Args:
-        exact: whether its time is certainly in milliseconds.
+        exact: whether its time is known to be in milliseconds.
     """
     for name, given in (("value", value), ("key", b"" if key is None else key)):
         if type(given) is not bytes:
-            raise UsageError(f"{which} has a {name} of type {type(given).__name__}, and it must be bytes")
+            raise UsageError(f"{which} has a {name} of type {type(given).__name__}, but it must be bytes")
     pairs: Headers = ()
     if headers:
         try:

@@ -1,6 +1,6 @@
 """The result of a write: for the command, the library, and the driver of Spark's sink.
 
-Placeholders stay packed columns until they are requested: an upload into many partitions creates millions.
+Placeholders stay packed columns until they are requested: an upload into many partitions creates millions of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from l0gc.streamlog.journal.rows import NUMBER, Rows, unpack
 
 
 class L0Object(msgspec.Struct, frozen=True):
-    """An L0 object that was written; if it was stale for some of its records, another object also holds those."""
+    """An L0 object that was written. If it was stale for some of its records, these are in another object, too."""
 
     key: str
     epoch: int
@@ -28,7 +28,7 @@ class L0Object(msgspec.Struct, frozen=True):
 
 
 class Placeholder(msgspec.Struct, frozen=True):
-    """Where records landed. The offsets are None if the records were already in L1 before they could be read."""
+    """Where records landed. The offsets are None if the records had moved to L1 before they could be determined."""
 
     topic: str
     partition: int
@@ -45,7 +45,7 @@ class Placeholders:
         self.objects: list[tuple[str, ObjectExtents, Rows | None]] = []
 
     def add(self, topic: str, o: ObjectExtents, bases: Rows | None) -> None:
-        own = None if bases is None else np.array(bases, np.int64)  # the journal's rows may go
+        own = None if bases is None else np.array(bases, np.int64)  # the journal's rows may be removed
         self.objects.append((topic, o, own))
 
     def __len__(self) -> int:
@@ -73,11 +73,11 @@ class UploadResult(Outcome):
     Attributes:
         records: Records that landed.
         bytes: Their bytes.
-        skipped: Records that had landed before, in an earlier or a concurrent run of this producer.
+        skipped: Records that an earlier or concurrent run of this producer had already landed.
         objects: The L0 objects written, each with `key`, `epoch` and `bytes`. Objects that were refused as stale are
             included; they are garbage.
         placeholders: Where the records are, each with `topic`, `partition`, `base_offset`, `last_offset`, `epoch` and
-            `key`. Offsets are null where the records were in L1 before they could be asked for.
+            `key`. Offsets are null if the records had moved to L1 before they could be determined.
         retries: Batches that were stamped with a fresh epoch and written again.
     """
 
@@ -90,7 +90,9 @@ class UploadResult(Outcome):
     fence: FenceCounters = field(default_factory=FenceCounters)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields but `fence`. Placeholders become text when they are printed, since there may be millions."""
+        """Return the fields except `fence`. Placeholders are formatted only when they are printed, since there may be
+        millions.
+        """
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "fence"}
 
     def measures(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Send records from another system, each exactly once, as a bridge from Kafka does.
+"""Send records from another system, each exactly once, for example for a bridge from Kafka.
 
 The other system numbers its records in each partition, and can be read again from any number. So the producer's position
 in a partition is the next number that has not landed. It is committed with the records, in one entry of their journal. A
-new sender asks for the positions and reads on from there, so no record is missing or duplicated, wherever the previous
+new sender looks up the positions and continues from there, so no record is missing or duplicated, wherever the previous
 run ended.
 
 A sender may run for months, but a run's name is forgotten after two weeks, and then another sender would not fence it
@@ -47,8 +47,8 @@ def open_sender(cluster: ClusterHandles, topic: str, producer: str) -> Iterator[
 
     Raises:
         NotFoundError: the topic does not exist.
-        UsageError: a journal has more of its partitions than the inputs that it remembers. EpochRegressionError,
-            SetBackError: see `open_upload`; nothing was written.
+        UsageError: a journal has more of its partitions than it can remember inputs. EpochRegressionError, SetBackError:
+            see `open_upload`; nothing was written.
     """
     target = target_of(cluster, topic)
     if max(r.count for r in target.partition_ranges()) > INPUTS_KEPT:
@@ -63,8 +63,8 @@ class Sender:
     """Sends records into a topic, one batch after another, as the newest run of a producer.
 
     Args:
-        name: the producer's.
-        run: one that has landed nothing; the topic's journals are caught up.
+        name: the producer's name.
+        run: a run that has landed nothing; the topic's journals are caught up.
     """
 
     def __init__(self, cluster: ClusterHandles, topic: Topic, name: str, run: Producer) -> None:
@@ -73,8 +73,8 @@ class Sender:
         self._landing = Landing(cluster, self._appender)
         self._error: BaseException | None = None
         self.positions: dict[int, int] = {}
-        """By partition, the number after that of the last landed record. Partitions without records from the producer
-        in the last 21 days are missing.
+        """The number after that of the last landed record, by partition. Partitions without records from the producer in
+        the last 21 days are missing.
         """
         for partition in range(topic.partitions):
             progress = progress_of(self._producers(partition), self._input(partition))
@@ -82,7 +82,7 @@ class Sender:
                 self.positions[partition] = progress.landed
 
     def end(self, partition: int) -> Place:
-        """Return the place in the partition's journal behind which nothing of this sender has landed."""
+        """Return the place in the partition's journal after which nothing from this sender has landed."""
         return self._cluster.journal(self._topic.journal_of(partition)).replica.end
 
     def holds(self, partition: int, place: Place) -> bool:
@@ -101,18 +101,18 @@ class Sender:
         return self._landing.result
 
     def send(self, records: Iterable[Record], positions: Mapping[int, int]) -> None:
-        """Land records, those of each partition in their order, and the producer's new positions with them. If there are
-        none for days, call it without any at least once a week, so that the run stays the producer's newest.
+        """Land records, those of each partition in order, together with the producer's new positions. If there are no
+        records for days, call it without any at least once a week, so that the run stays the producer's newest.
 
         Args:
-            positions: by partition, of those that have any of the records: the number after that of its last one.
+            positions: for each partition with records, the number after that of its last record.
 
         Raises:
             UsageError: a record cannot be stored, they are too many for an object, or the positions
                 do not fit the records; none of them was sent.
             InputPositionMovedError, InvalidProducerEpochError: another run of the producer took over.
-            L0gcError: see `Landing.land`; from then on at each call. Some of the journals may have their part: begin again
-                with the positions there.
+            L0gcError: see `Landing.land`; every later call raises it, too. Some journals may already have their part:
+                begin again with the positions that they record.
         """
         self._cluster.parallel.check_open()
         if self._error is not None:
@@ -142,8 +142,8 @@ class Sender:
         """Continue as the producer's next run if that is due.
 
         Raises:
-            InvalidProducerEpochError: another run took over, as of a look at the controller's log some seconds ago, or may
-                have.
+            InvalidProducerEpochError: another run took over, according to the controller's log of a few seconds ago, or
+                may have.
         """
         self._cluster.controller.epoch()  # looks at the log
         newest = self._cluster.controller.replica.state.producers.get(self._name)
@@ -183,7 +183,7 @@ def _columns(records: Sequence[Record]) -> Records:
     try:
         whole = sizes + np.array([len(r.key or b"") + size_of_headers(r.headers) for r in in_order], np.int64)
         check_records(whole)
-        check_object_bytes(int(whole.sum()))  # before columns are made of them, whose offsets end at 2^31 bytes
+        check_object_bytes(int(whole.sum()))  # before they become columns, whose offsets end at 2^31 bytes
         times = np.array([NO_TIME if r.create_time_ms is None else r.create_time_ms for r in in_order], np.int64)
         headers = headers_column(r.headers for r in in_order)
     except (AttributeError, OverflowError, TypeError, ValueError) as e:

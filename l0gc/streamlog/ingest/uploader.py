@@ -1,11 +1,11 @@
-"""Uploading: records are batched over partitions into L0 objects, which land one after another (`landing.py`).
+"""Upload records: they are batched over partitions into L0 objects, which land one after another (`landing.py`).
 
 - Batches are committed in order, and nothing lands in a journal after a part that was refused, so the records of a
-  partition land in the order of the input. Encoding and writing of later batches overlap with it.
-- Memory does not grow with the input, but for a few bytes for each object and placeholder.
-- With a producer, each part records which spans of which inputs it holds, as its journal counts them. What landed before is
-  skipped. If another run of the same job lands some of them first, the inputs are read again.
-- After the first error nothing more is sent (KIP-360: if a record fails, so do all that follow it).
+  partition land in the order of the input. Later batches are encoded and written in the meantime.
+- Memory does not grow with the input, except for a few bytes for each object and placeholder.
+- With a producer, each part records the spans of inputs that it holds, as its journal counts them. Records that landed
+before are skipped. If another run of the same job lands some of them first, the inputs are read again.
+- After the first error, nothing more is sent (KIP-360: if a record fails, all that follow it fail, too).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _log: Final = logging.getLogger(__name__)
 
 DEFAULT_BATCH_BYTES: Final = 4 << 20
 _RAW: Final = 2
-"""How many batches may wait to be encoded, or be encoded; these are in memory unpacked."""
+"""How many batches may be waiting to be encoded or being encoded; they are in memory unpacked."""
 _PACKED: Final = 32
 """How many batches may wait for their commit, so that a slow log commits many at once."""
 _PACKED_BYTES: Final = 32 << 20
-"""About how many bytes of records these may have; packed they take a fraction of it."""
+"""About how many bytes of records these batches may have; packed, they take a fraction of that."""
 _MAX_PASSES: Final = 50
 """How many times the inputs are read before the upload gives up because another run landed some of them each time."""
 _PACKERS: Final = 2
@@ -70,12 +70,12 @@ def open_upload(
     run.
 
     Args:
-        stack: ends the threads and closes the inputs.
+        stack: will end the threads and close the inputs.
 
     Raises:
         UsageError: the arguments exclude each other, or an input cannot be read.
         NotFoundError: the topic does not exist.
-        EpochRegressionError: what is published is above the cluster epoch; nothing was written.
+        EpochRegressionError: a published epoch is above the cluster epoch; nothing was written.
         SetBackError: a journal of the topic was set back; nothing was written.
     """
     partition, key_field, producer = options.partition, options.key_field, options.producer
@@ -112,7 +112,7 @@ def open_upload(
 def target_of(cluster: ClusterHandles, topic: str) -> Topic:
     """Return the topic to write to, after a tick if one is due. Raises as `open_upload`.
 
-    Nothing is appended before the logs were compared with what is published.
+    Nothing is appended before the logs are compared with what is published.
     """
     target = cluster.controller.snapshot().topic(topic)
     refuse_if_set_back(cluster, target.journals)
@@ -124,9 +124,9 @@ class Uploader:
     """Uploads inputs into one topic. The caller has checked that none of its journals was set back (`open_upload`).
 
     Args:
-        packers: where batches are encoded and written.
-        committer: a single thread, where batches are committed in order.
-        producer: a run that has landed nothing yet.
+        packers: the threads that encode and write batches.
+        committer: the single thread that commits batches in order.
+        producer: a producer's run that has landed nothing yet.
     """
 
     def __init__(
@@ -159,11 +159,11 @@ class Uploader:
         return self.landing.result
 
     def run(self, inputs: Iterable[Input]) -> UploadResult:
-        """Upload everything, and return when it is committed.
+        """Upload everything, and return once it is committed.
 
         Raises:
             UsageError: a record cannot be placed; the batches before it are committed.
-            L0gcError: whatever stopped a batch; the ones before it are committed, the ones after it are not.
+            L0gcError: a batch failed; the batches before it are committed, and those after it are not.
         """
         sources = list(inputs)
         for _ in range(_MAX_PASSES):
@@ -194,7 +194,7 @@ class Uploader:
             for future in self._pending:
                 future.exception()
             self._pending.clear()
-            self.result.skipped = max(0, self._skipped - before)  # this run landed the records of an earlier pass
+            self.result.skipped = max(0, self._skipped - before)  # this run landed those of an earlier pass
         if self._error is not None:
             raise self._error
 
@@ -250,7 +250,9 @@ class Uploader:
     # -- committing, on the one committer -----------------------------------------------------------------------------------
 
     def _commit_packed(self) -> None:
-        """Commit the oldest batch, and those after it that are already packed, unless it was committed with others."""
+        """Commit the oldest batch and those after it that are already packed, unless it was already committed with
+        others.
+        """
         taken, group, weight = 0, list[WrittenObject](), 0
         try:
             try:
@@ -261,7 +263,7 @@ class Uploader:
                         group.append(packing.result())
                         weight += sum(2 * len(p.extents.partitions) for p in group[-1].left.values())
             finally:
-                if group:  # also where the one after them could not be packed
+                if group:  # even if the one after them could not be packed
                     self.landing.land(group)
         except BaseException as e:
             self._error = self._error or e

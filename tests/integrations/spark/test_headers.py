@@ -94,8 +94,8 @@ def test_a_sink_uses_kafkas_timestamp_as_create_time() -> None:
     ("changed", "message"),
     [
         ({"create_time": [datetime(1969, 1, 1, tzinfo=UTC)] * 4}, "has a time that is not in the years 1970 to 9999"),
-        ({"headers": [[{"key": None, "value": b"v"}]] * 4}, "has headers of which one has no key"),
-        ({"headers": [[None]] * 4}, "has headers of which one has no key"),
+        ({"headers": [[{"key": None, "value": b"v"}]] * 4}, "has a header without a key"),
+        ({"headers": [[None]] * 4}, "has a header without a key"),
         (
             {"headers": [[{"key": "k", "value": bytes(16 << 20)}], None, None, None]},
             "with its key and headers is longer than the 16777216",

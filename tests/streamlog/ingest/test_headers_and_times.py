@@ -124,7 +124,7 @@ TIME, NO_KEY_ONE_BYTE = numbers(9, kind="<i8"), numbers(-1, -1, 1) + b"v"
 def test_a_block_with_other_bytes_after_its_values_is_corrupt(rest: bytes) -> None:
     right = TIME + numbers(1, 1, 1) + b"kv"
     assert values_of(decoded(b"\x01" + NO_KEY_ONE_BYTE + right)) == [(b"v", None, 9, (("k", b"v"),))]
-    with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes .* records of another kind"):
+    with pytest.raises(CorruptObjectError, match=f"^{KEY} at bytes .* does not hold valid records"):
         decoded(b"\x01" + NO_KEY_ONE_BYTE + rest)
 
 

@@ -191,7 +191,7 @@ def test_records_that_were_read_are_copied_to_another_topic(monkeypatch: pytest.
 
 REFUSED: Final[dict[str, Any]] = {
     "record 1 is of type str": ["text"],
-    "record 2 has a value of type str, and it must be bytes": [b"fine", (b"k", "text")],
+    "record 2 has a value of type str, but it must be bytes": [b"fine", (b"k", "text")],
     "record 1 has a key of type int": [(5, b"v")],
     "record 1 has a field 'sensor', and a record has the fields value, key": [{"value": b"v", "sensor": 1}],
     "record 1 has no value": [{"key": b"k"}],

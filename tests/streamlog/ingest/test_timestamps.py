@@ -45,7 +45,7 @@ def test_a_number_or_a_time_is_the_create_time(time: bytes, expected: int) -> No
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (b'{"n":1}', "day-1 line 4 has no field 'at', which --timestamp-field asks for"),
+        (b'{"n":1}', "day-1 line 4 has no field 'at', which --timestamp-field requires"),
         (b"", "day-1 line 4 is blank, and --timestamp-field needs a JSON object"),
         (b"ada", "day-1 line 4 is not a JSON object"),
         (b"[1]", "day-1 line 4 is not a JSON object"),
