@@ -220,7 +220,11 @@ def _not_l0(cluster: ClusterHandles, o: Overview, key: str, *, exists: bool) -> 
         text = (
             f"no object {key!r} exists, and that is neither an L0 key of this cluster ({o.layout.template}) nor another"
         )
-        raise NotFoundError(f"{text} of its keys")
+        partition = _PARTITION.fullmatch(key)
+        hint = f"; explain an epoch by --epoch {key}" if key.isdecimal() else ""
+        if partition and partition[1] in o.logs.snapshot.topics:
+            hint = f"; explain a partition by --partition {key}"
+        raise NotFoundError(f"{text} of its keys{hint}")
     if l1 is None:
         e.verdict, e.next = "foreign", "nothing: its owner decides about it"
         e.explanation.append("It is not a key of this cluster, so no command ever deletes it.")

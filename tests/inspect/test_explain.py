@@ -140,8 +140,15 @@ def test_foreign_objects_are_never_deleted_and_unknown_keys_are_not_found(needed
     for key in ("level_zero/data/README", "level_one/data/README", "l0gc/README", f"{CONTROLLER_LOG}log/README"):
         cluster.store.put(key, b"x")
         assert explain_key(cluster, key).verdict == "foreign"
-    for unknown in ("nonsense", "", "level_zero/data/"):
-        with pytest.raises(NotFoundError):
+    for unknown, end in {
+        "nonsense": "of its keys",
+        "": "of its keys",
+        "level_zero/data/": "of its keys",
+        "level_zero/data/7": "of its keys",
+        "5": "explain an epoch by --epoch 5",
+        "events/1": "explain a partition by --partition events/1",
+    }.items():
+        with pytest.raises(NotFoundError, match=f"{end}$"):
             explain_key(cluster, unknown)
 
 
