@@ -1,4 +1,4 @@
-"""L0 objects of records that a test names, packed as an upload packs them."""
+"""Packs records that a test names into L0 objects, as an upload packs them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from l0gc.streamlog.journal.rows import NUMBER
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Records of one partition."""
+    """The records of one partition."""
 
     partition: int
     values: Sequence[bytes]
@@ -36,7 +36,7 @@ def _headers(c: Chunk) -> Sequence[Headers]:
 
 
 def pack(groups: Sequence[Sequence[Chunk]], revision: int = 3, topic_id: str = "id") -> PackedObject:
-    """An L0 object of these chunks: a group for each journal, the chunks in order of partition."""
+    """Pack these chunks into an L0 object: a group for each journal, its chunks in order of partition."""
     chunks = list(chain.from_iterable(groups))
     values = list(chain.from_iterable(c.values for c in chunks))
     records = Records(

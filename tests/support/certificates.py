@@ -1,4 +1,4 @@
-"""A certificate authority of a test's own, and certificates for the names that its servers pretend to have."""
+"""Creates a certificate authority for one test, and certificates for the names under which its servers appear."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PEM = serialization.Encoding.PEM
 
 
 class Authority:
-    """Signs certificates. `bundle` is the file of the authority's certificate, which clients have to trust."""
+    """Signs certificates. `bundle` is the file with the authority's certificate, which clients have to trust."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._contexts = folder, dict[str, ssl.SSLContext]()
@@ -27,7 +27,7 @@ class Authority:
         self.bundle.write_bytes(own.public_bytes(_PEM))
 
     def context(self, host: str) -> ssl.SSLContext:
-        """What a server needs to be `host`, a name or an address; one asterisk stands for one label."""
+        """Return what a server needs to appear as `host`, a name or an address; one asterisk stands for one label."""
         if host not in self._contexts:
             key = ec.generate_private_key(ec.SECP256R1())
             try:
@@ -40,7 +40,9 @@ class Authority:
         return self._contexts[host]
 
     def alone(self, host: str) -> ssl.SSLContext:
-        """A server whose certificate is the authority's: one that signs itself. `bundle` is that certificate then."""
+        """Return the context of a server that presents the authority's own, self-signed certificate, and make it the
+        `bundle`.
+        """
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(host))])
         own = self._signed(self._name, self._key, x509.BasicConstraints(ca=True, path_length=0), names)
         self.bundle.write_bytes(own.public_bytes(_PEM))

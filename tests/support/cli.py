@@ -1,4 +1,4 @@
-"""Running l0gc's commands: in this process, which is cheap and where one Java serves many, or in one of their own."""
+"""Runs l0gc's commands, either in this process, which is cheap and uses one Java for many, or each in its own process."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ BIN = [sys.executable, "-c", "from l0gc.cli.main import main; main()"]
 
 
 _PASSED: dict[str, list[str]] = {}
-"""What each server passed."""
+"""The checks that each server passed."""
 
 JSON_PAGE = Path(__file__).parents[2] / "docs/reference/json.md"
 
 
 def opens(found: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
-    """Whoever opens a cluster finds this one, by the library or by a command."""
+    """Let the library and the commands open this cluster, whatever they are told to open."""
 
     @contextlib.contextmanager
     def opened(config: object, **settings: object) -> Iterator[tuple[ClusterHandles, ObjectStore]]:
@@ -63,15 +63,16 @@ def l0gc(*args: str) -> dict[str, Any]:
 
 
 def founded(partitions: int = 2, topic: str = "events", *, shards: int = 4) -> None:
-    """A cluster with a topic, in a new bucket, by the commands."""
+    """Create a cluster with a topic in a new bucket, by the commands."""
     with mock.patch.object(founding, "probe", _probe_once):
         l0gc("init", "--create-bucket", "--shards", str(shards), "--journals", str(FEW_JOURNALS))
     l0gc("topic", "create", topic, "--partitions", str(partitions))
 
 
 def _probe_once(store: ObjectStore, runtime: Runtime) -> list[str]:
-    """Probe a server that needs no other form of ETags once in this process: every test that founds a cluster would
-    repeat it."""
+    """Probe a server once in this process if it accepts quoted ETags, since every test that founds a cluster would
+    repeat the probe.
+    """
     server = os.environ.get("AWS_ENDPOINT_URL_S3", "")
     if server not in _PASSED:
         passed = probe(store, runtime)
@@ -82,7 +83,7 @@ def _probe_once(store: ObjectStore, runtime: Runtime) -> list[str]:
 
 
 def text_of(*args: str) -> list[str]:
-    """Run a command here, and return what it prints to people."""
+    """Run a command here, and return the lines that it prints without `--json`."""
     with taking_results() as results:
         cli.main(list(args), prog_name="l0gc", standalone_mode=False)
     return results[-1].text
@@ -90,7 +91,7 @@ def text_of(*args: str) -> list[str]:
 
 @functools.cache
 def documented_fields() -> dict[str, set[str]]:
-    """The fields of each command's JSON, as its section in docs/reference/json.md explains them."""
+    """Return the fields of each command's JSON that its section in docs/reference/json.md explains."""
     sections = re.split(r"^#{2,3} l0gc (.+)$", JSON_PAGE.read_text(), flags=re.MULTILINE)[1:]
     fields = {
         name: set(re.findall(r"^\| `([a-z_0-9]+)` \|", text.partition("| field | meaning |")[2], re.MULTILINE))
@@ -110,7 +111,7 @@ def printed(*args: str) -> bytes:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command of its own process ended."""
+    """How a command in its own process ended."""
 
     code: int
     stdout: bytes
@@ -124,7 +125,7 @@ class Ended:
 
 
 def ended_here(*args: str, environment: Mapping[str, str] | None = None, stdin: bytes = b"") -> Ended:
-    """Run a command here, to its end, as `l0gc_process` does: what is tested is how it ends and what it says."""
+    """Run a command here to its end, and return what `l0gc_process` would: how it ended and what it printed."""
     out, err = (io.TextIOWrapper(io.BytesIO()) for _ in range(2))
     with (
         mock.patch.dict(os.environ, environment or {}),

@@ -1,4 +1,4 @@
-"""A controller's log in memory, entry by entry."""
+"""Builds a controller's log in memory, entry by entry."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from l0gc.streamlog.controller.state import ControllerState
 MACHINE = ControllerMachine()
 FOUNDED = Bootstrap("c", 4, journals=4)
 P0 = InitProducer("p", 7, 0, -1, "run-0")
-"""The beginning of a producer."""
+"""The first run of a producer."""
 
 
 def created(name: str, partitions: int = 1, journals: int = 1) -> CreateTopic:
@@ -23,7 +23,7 @@ def landed(offset: int, entry: ControllerEntry, time_ms: int = 0) -> StoredEntry
 
 
 def state_of(*entries: ControllerEntry | tuple[int, ControllerEntry]) -> ControllerState:
-    """The state after the entries; a tuple has the time of its entry."""
+    """Return the state after the entries; a tuple adds a time to its entry."""
     state = MACHINE.initial()
     for offset, e in enumerate(entries):
         time_ms, entry = e if isinstance(e, tuple) else (0, e)

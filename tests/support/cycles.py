@@ -1,4 +1,4 @@
-"""Whether an error keeps alive what its callers held: a traceback has the frames of all callers."""
+"""Tests whether an error keeps its callers' objects alive, since a traceback refers to the frames of all callers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import contextmanager, suppress
 
 
 class _Body:
-    """Stands for what a caller holds."""
+    """Stands for an object that a caller holds."""
 
 
 @contextmanager
 def without_cycle_search() -> Iterator[None]:
-    """Let Python free only what nothing refers to."""
+    """Let Python free only objects without references."""
     gc.disable()
     try:
         yield
@@ -23,7 +23,7 @@ def without_cycle_search() -> Iterator[None]:
 
 
 def held_by_caller(call: Callable[[], object], error: type[Exception]) -> Callable[[], object | None]:
-    """Return a weak reference to what the caller of a failing call held, after the error was caught."""
+    """Return a weak reference to an object that the caller of a failing call held, after the error was caught."""
     body = _Body()
     with suppress(error):
         call()

@@ -1,4 +1,4 @@
-"""What `l0gc verify --deep` finds, by the rules and the readers that its tasks run, one by one."""
+"""Runs the rules and readers of `l0gc verify --deep` one after another in this process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from l0gc.watermark.publication import read_published
 
 
 def deep_findings(cluster: ClusterHandles) -> list[str]:
-    """All that is wrong with what the journals say, and with every block and L1 object that they need.
+    """Return everything that is wrong with what the journals list, and with every block and L1 object that they need.
 
-    Nobody else may be at work; so there is no second reading.
+    No other process may be active, since nothing is read a second time.
     """
     state = cluster.controller.snapshot()
     published = read_published(cluster.store, state.cluster_id)[0]

@@ -1,4 +1,4 @@
-"""Workers that a run takes for a Spark session's: what is sent to them and what they return goes through pickle."""
+"""Workers that a run takes for a Spark session's: work and results pass through pickle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from l0gc.storage.workers import SPARK, Workplace
 
 
 class Elsewhere:
-    """Does one part after another, each with what pickle makes of it. Its store is the caller's."""
+    """Does one part after another, and passes each through pickle. Its store is the caller's."""
 
     engine: Final = SPARK
     reason: Final = "the test"
@@ -25,7 +25,7 @@ class Elsewhere:
         return [pickle.loads(pickle.dumps(self.do(*pickle.loads(s)))) for s in sent]
 
     def do(self, work: Callable[[Any, Any], Any], part: Any) -> Any:
-        """One part."""
+        """Do one part."""
         return work(self._place, part)
 
     def reduce(self, work: Any, parts: Any, merge: Any) -> Any:
@@ -35,7 +35,7 @@ class Elsewhere:
         raise NotImplementedError
 
     def say(self, text: str, *, done: float | None = None, total: float | None = None, **fields: Any) -> None:
-        """Nobody listens."""
+        """Discard the progress."""
 
     def cancel(self) -> None:
         self.cancelled = True

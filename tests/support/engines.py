@@ -1,4 +1,4 @@
-"""Engines that nobody here wrote, as readers of tables."""
+"""Reads tables with engines of other projects."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from l0gc.embedded.seaweedfs import SeaweedFS
 
 
 def extension_file(name: str) -> Path:
-    """Return where the wheel of one of DuckDB's extensions has put it."""
+    """Return the path at which the wheel of one of DuckDB's extensions has installed it."""
     (folder,) = importlib.import_module(f"duckdb_extension_{name}").__path__
     (file,) = Path(folder).rglob("*.duckdb_extension")
     return file
 
 
 def a_duckdb(weed: SeaweedFS) -> duckdb.DuckDBPyConnection:
-    """DuckDB with its extensions, from their wheels."""
+    """Return DuckDB with its extensions, which come from wheels."""
     connection = duckdb.connect()
     for name in ("avro", "httpfs", "iceberg"):
         connection.execute(f"LOAD '{extension_file(name)}'")
@@ -32,7 +32,7 @@ def a_duckdb(weed: SeaweedFS) -> duckdb.DuckDBPyConnection:
 
 
 def access(weed: SeaweedFS) -> dict[str, str]:
-    """What PyIceberg has to know of the server."""
+    """Return the properties by which PyIceberg reaches the server."""
     return {
         "s3.endpoint": weed.endpoint_url,
         "s3.access-key-id": weed.access_key,
@@ -42,7 +42,7 @@ def access(weed: SeaweedFS) -> dict[str, str]:
 
 
 def of_server(text: str, weed: SeaweedFS) -> str:
-    """Return a document's text with the server's keys and endpoints in place of those that it shows."""
+    """Return a document's text with the keys and endpoints that it shows replaced by the server's."""
     shown = {
         "ACCESS_KEY": weed.access_key,
         "SECRET_KEY": weed.secret_key,
@@ -56,6 +56,6 @@ def of_server(text: str, weed: SeaweedFS) -> str:
 
 
 def rows_of(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
-    """The rows with times in milliseconds, in order."""
+    """Return the rows in order, with times in milliseconds."""
     ms = pl.col("timestamp").dt.cast_time_unit("ms").cast(pl.Int64)
     return sorted(frame.with_columns(ms).iter_rows())

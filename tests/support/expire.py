@@ -1,4 +1,4 @@
-"""A topic with L1 objects an hour apart, and what its partitions hold after some of it was deleted."""
+"""Creates a topic with L1 objects an hour apart, and lists what its partitions hold after deletions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tests.support.reconcile import put, reconcile
 def cluster_with(
     objects: int = 3, *, spare: int = 0, partitions: int = 2, journals: int = 1
 ) -> tuple[ClusterHandles, Topic]:
-    """A topic with so many L1 objects of ten records in each partition, an hour apart, and `spare` more objects in L0."""
+    """Create a topic with this many L1 objects of ten records in each partition, an hour apart, and `spare` more
+    objects in L0.
+    """
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("events", partitions, journals)
     for n in range(objects + spare):

@@ -1,4 +1,4 @@
-"""What another system with an external log exports."""
+"""Builds what another system with an external log exports."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ REPORTED: Final = ("topic", "revision", "partition", "gc_epoch")
 
 @dataclass
 class _Place:
-    """Where nothing of a cluster is needed."""
+    """A workplace for work that needs nothing of a cluster."""
 
     store: ObjectStore = field(default_factory=MemoryStore)
     parallel: Parallel = field(default_factory=Parallel)
 
 
 def table(rows: Sequence[tuple[Any, ...]], columns: Sequence[str]) -> pa.Table:
-    """Rows as l0gc takes them."""
+    """Return rows as the table that l0gc reads."""
     return known_columns("rows", pa.table({c: [r[i] for r in rows] for i, c in enumerate(columns)}), ())
 
 
@@ -48,12 +48,12 @@ def exported(
     reports: Sequence[tuple[str, int | None, int, int]] = (),
     limits: SnapshotLimits | None = None,
 ) -> ExternalLog:
-    """A list of partitions, and reports."""
+    """Return the log of a list of partitions and of reports."""
     return ExternalLog(epoch, add_up([table(listed, LISTED)], [table(reports, REPORTED)]), limits or SnapshotLimits())
 
 
 def no_store(url: str) -> ObjectStore:
-    """For files that are all of this machine."""
+    """Fail, because all files are on this machine."""
     raise AssertionError(url)
 
 
@@ -64,7 +64,7 @@ def read(files: ExternalFiles, store_of: Callable[[str], ObjectStore] = no_store
 
 
 def answer(cluster: Cluster, spark: Any, *, scan: bool = False, **theirs: Any) -> str | type[L0gcError]:
-    """What a dry run says as JSON, but for how long it took and when that was; or the class of what it refuses."""
+    """Return a dry run's JSON without its durations and times, or the class of the error that it raises."""
     try:
         result = cluster.compute_watermark(spark, scan=scan, dry_run=True, **theirs)
     except L0gcError as e:
@@ -78,7 +78,7 @@ def answer(cluster: Cluster, spark: Any, *, scan: bool = False, **theirs: Any) -
 def in_the_bucket(
     cluster: Cluster, name: str, frame: DataFrame, folder: Path, *columns: str, kind: str = "parquet"
 ) -> str:
-    """The rows as Spark writes them, in S3."""
+    """Write the rows to S3 as Spark writes them."""
     frame.write.partitionBy(*columns).format(kind).save(f"file://{folder}/{name}")
     place = f"{cluster.url.rstrip('/')}/{folder.name}/{name}"
     store = S3Store(StoreConfig.from_url(cluster.url)).at(place)

@@ -1,7 +1,7 @@
-"""A fence over a window that a test moves, and threads that hold it.
+"""Runs threads that hold a fence over a window that a test moves.
 
-Threads meet at events, never by waiting some time. A thread asks for the applied window under the fence's lock, and what it
-decides is counted before it lets go of that, so the counters, read after that, show whether the thread waits.
+Threads meet at events, and never wait for a fixed time. A thread reads the applied window under the fence's lock, and
+its decision is counted before it releases the lock. So the counters, read after that, show whether the thread waits.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from l0gc.streamlog.journal.fence import EpochFence
 
 JOURNAL = 3
 PATIENCE_S = 20.0
-"""Only a test that fails waits this long."""
+"""The longest wait in seconds; only a failing test waits this long."""
 
 
 class Applied:
-    """The log's window, as the fence reads it; `was_read` says that another thread has read it."""
+    """The log's window, as the fence reads it; `was_read` is set once another thread has read it."""
 
     def __init__(self, oldest: int, newest: int) -> None:
         self.window = EpochWindow(oldest, newest)
@@ -35,7 +35,7 @@ class Applied:
 
 
 class Writer:
-    """A thread that fences an epoch and holds the fence until it is let go."""
+    """A thread that fences an epoch and holds the fence until `finish`."""
 
     def __init__(self, fence: EpochFence, applied: Applied, epoch: int) -> None:
         self._fence, self._applied, self._epoch = fence, applied, epoch
@@ -55,7 +55,7 @@ class Writer:
             self.error = e
 
     def __enter__(self) -> Writer:
-        """Returns once the thread is admitted, refused, or known to wait, and notes which."""
+        """Return once the thread is admitted, refused, or known to wait, and record in `waits` whether it waits."""
         before = self._decided()
         self._applied.was_read.clear()
         self._thread.start()
@@ -64,7 +64,7 @@ class Writer:
         return self
 
     def _decided(self) -> int:
-        """How many were admitted or refused; it takes the fence's lock, as every decision does."""
+        """Return how many threads were admitted or refused; this takes the fence's lock, as every decision does."""
         c = self._fence.counters
         return c.fences_known_epoch + c.fences_new_epoch + c.rejected_below_window
 
@@ -83,13 +83,13 @@ def fence_on(oldest: int, newest: int) -> tuple[EpochFence, Applied]:
 
 
 def fenced(fence: EpochFence, epoch: int) -> EpochWindow:
-    """Fence and let go."""
+    """Enter the fence and leave it."""
     with held(fence, epoch) as window:
         return window
 
 
 def within_patience(*works: Callable[[], object]) -> None:
-    """Do each on a thread of its own; all must come to an end."""
+    """Do each on its own thread; all must end."""
     threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:
         thread.start()
@@ -100,7 +100,7 @@ def within_patience(*works: Callable[[], object]) -> None:
 
 @contextmanager
 def held(fence: EpochFence, epoch: int) -> Iterator[EpochWindow]:
-    """Hold the fence, as a thread does that appends."""
+    """Hold the fence, as a thread that appends does."""
     hold = threading.Lock()
     with hold:
         yield fence.enter(epoch, hold)

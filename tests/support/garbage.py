@@ -1,4 +1,4 @@
-"""Writers whose garbage a test decides, as `collect.vacuum.GarbageSource` has it."""
+"""Writers whose garbage a test chooses: an implementation of `collect.vacuum.GarbageSource`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def key_of(epoch: int, name: str, prefix: str = DATA) -> str:
 
 @dataclass(frozen=True)
 class FakeLook:
-    """What the writers named when it was made."""
+    """The objects that the writers named when the look was taken."""
 
     named: frozenset[str]
     fence: int
@@ -37,7 +37,7 @@ class FakeLook:
 
 @dataclass
 class FakeGarbage:
-    """Two units; `events` has the calls in their order, with what the store held where it matters."""
+    """Two units; `events` lists the calls in order, with the store's contents if they matter."""
 
     batches: dict[int, list[tuple[int, int, list[Deletable]]]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)

@@ -1,7 +1,8 @@
-"""L1 objects by the million that are made up as they are listed: of a topic's partitions the objects that journals name,
-and an orphan beside every ninth.
+"""Generates millions of L1 objects as they are listed: those that a topic's journals name, and an orphan for every
+nine.
 
-`GeneratedL1` is a store in this process, `ServedL1` the same behind the benchmarks' S3 server, for other processes.
+`GeneratedL1` is a store in this process; `ServedL1` serves the same objects to other processes, by the benchmarks' S3
+server.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from tests.support.memory_store import MemoryStore, memory_cluster
 
 DATA = "level_one/data/"
 NAMED = 900
-"""Of a partition; with every ninth comes an orphan."""
+"""The objects of a partition that the journal names; every ninth is followed by an orphan."""
 ORPHANS = NAMED // 9
-"""Of a partition."""
+"""The orphans of a partition."""
 IN_A_PARTITION = NAMED + ORPHANS
 OBJECT_BYTES = 100
 
@@ -52,7 +53,7 @@ class Keys:
         return level_one(p, 1 + slot // 100, 10 * slot, 10 * slot + 9, str(_name_of(partition, slot, orphan=orphan)))
 
     def first_after(self, key: str) -> int:
-        """The number of the first one after `key`."""
+        """Return the number of the first key after `key`."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2
@@ -65,7 +66,7 @@ def is_orphan(key: str) -> bool:
 
 
 class GeneratedL1(MemoryStore):
-    """A store in this process; `gone` objects were deleted, and the keys of `wronged` should not have been."""
+    """A store in this process; `gone` objects were deleted, and `wronged` are keys whose deletion was wrong."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class GeneratedL1(MemoryStore):
 
 
 class ServedL1(GeneratedBucket):
-    """What of a store is served by `FakeS3`; `pages` counts the LIST requests for L1 objects."""
+    """The part of a store that `FakeS3` serves; `pages` counts the LIST requests for L1 objects."""
 
     def __init__(self, store: GeneratedL1) -> None:
         super().__init__(0, 0, 1)
@@ -125,7 +126,7 @@ class ServedL1(GeneratedBucket):
 
 
 def a_cluster(partitions: int) -> tuple[ClusterHandles, GeneratedL1]:
-    """A cluster whose journal names what is generated, as if all of it had been reconciled long ago."""
+    """Create a cluster whose journal names the generated objects, as if all of them had been reconciled long ago."""
     store = GeneratedL1()
     cluster = memory_cluster(store)
     topic, _ = cluster.controller.create_topic("events", partitions)
@@ -133,7 +134,7 @@ def a_cluster(partitions: int) -> tuple[ClusterHandles, GeneratedL1]:
     for _ in range(20):
         cluster.controller.advance()
     handle = cluster.journal(topic.journals[0])
-    handle.advance(cluster.controller.epoch())  # a checkpoint is of an entry
+    handle.advance(cluster.controller.epoch())  # a checkpoint needs an entry
     state = TopicState(topic.revision, topic.topic_id)
     state.listed = RowList(np.concatenate([_rows_of(partition) for partition in range(partitions)]))
     state.partitions = np.arange(partitions, dtype=NUMBER)
@@ -145,7 +146,9 @@ def a_cluster(partitions: int) -> tuple[ClusterHandles, GeneratedL1]:
 
 
 def _name_of(partition: int, slot: int, *, orphan: bool = False) -> uuid.UUID:
-    """Return a name that does not compress, as real ones do not: whoever needs no rows leaves a checkpoint's second part."""
+    """Return a name that does not compress, as real names do not: a reader that needs no rows skips a checkpoint's
+    second part.
+    """
     drawn = hashlib.blake2b(b"%d/%d" % (partition, slot), digest_size=15).digest()
     return uuid.UUID(bytes=drawn + bytes([orphan]))
 

@@ -1,8 +1,8 @@
-"""A store in memory whose L0 objects are made up as they are listed, so that there may be 10^9 of them.
+"""A store in memory that generates its L0 objects as they are listed, so that there can be 10^9 of them.
 
-A key follows from its number. Shards are of equal size, in each the garbage (epochs 1 to M) before the live objects. What
-was deleted is kept as a byte for each garbage object; a listing shows it all the same, which a sweep cannot notice: it
-deletes only what it has listed. Everything that is no L0 object is a `MemoryStore`'s.
+A key follows from its number. Shards have the same size, and in each shard the garbage (epochs 1 to M) precedes the
+live objects. One byte for each garbage object records whether it was deleted. Listings show deleted objects, too, but a
+sweep cannot notice this, because it deletes only what it has listed. All other objects are those of a `MemoryStore`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY = re.compile(r"level_zero/data/([0-9]{3})/([0-9]{18})/([0-9a-f]{8})-0000-40
 
 
 class PagedStore(MemoryStore):
-    """Counts a request for each 1,000 keys of a folder, as S3 takes them."""
+    """Counts a request for each 1,000 keys of a folder, as S3 lists them."""
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
         listing = super().list(folder, one_page=one_page)
@@ -32,11 +32,11 @@ class PagedStore(MemoryStore):
 
 
 class GeneratedStore(PagedStore):
-    """`keys` L0 objects over `shards` shards, `garbage` of them at or below M; both are multiples of `shards`.
+    """`keys` L0 objects in `shards` shards, `garbage` of them at or below M; both are multiples of `shards`.
 
     Attributes:
-        gone: how many garbage objects were deleted, each once.
-        wronged: keys of requests that named a live object, one that is gone, or one that never was.
+        gone: how many garbage objects were deleted, each counted once.
+        wronged: keys of requests to delete a live object, a deleted one, or one that never existed.
     """
 
     def __init__(self, keys: int, garbage: int, shards: int) -> None:
@@ -56,12 +56,12 @@ class GeneratedStore(PagedStore):
         return WATERMARK + 1 + (place - garbage) * (EPOCH - WATERMARK) // (self._in_shard - garbage)
 
     def key(self, number: int) -> str:
-        """The key of an object, by its place in the listing."""
+        """Return the key of an object, by its place in the listing."""
         shard, place = divmod(number, self._in_shard)
         return f"level_zero/data/{shard:03}/{self._epoch(place):018}/{place:08x}-0000-4000-8000-000000000000"
 
     def _first_after(self, key: str) -> int:
-        """The number of the first object after `key`, which need not be one of its own."""
+        """Return the number of the first object after `key`, which need not be a key of this store."""
         match = _KEY.fullmatch(key)
         if match is not None:  # the usual case, without a search
             return int(match[1]) * self._in_shard + int(match[3], 16) + 1

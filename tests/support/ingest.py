@@ -1,4 +1,4 @@
-"""Uploads in this process, one call after another, and what they left."""
+"""Runs uploads in this process, one call after another, and reads what they stored."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def upload(
 
 
 def stored_values(cluster: ClusterHandles, topic: str) -> list[list[bytes]]:
-    """The records of each partition, in order, each offset checked."""
+    """Return the records of each partition, in order, after checking each offset."""
     target = cluster.controller.snapshot().topic(topic)
     found: list[list[bytes]] = [[] for _ in range(target.partitions)]
     for r in read_topic(cluster, target):
@@ -66,7 +66,7 @@ def stored_values(cluster: ClusterHandles, topic: str) -> list[list[bytes]]:
 # -- small inputs and processes ------------------------------------------------------------------------------------------
 
 SMALL = 4 * (5 + 16)
-"""Four records of five bytes to a batch."""
+"""The bytes of a batch of four records of five bytes."""
 
 
 class CrashError(Exception):
@@ -74,7 +74,7 @@ class CrashError(Exception):
 
 
 class Countdown:
-    """A fault: the process dies at its `at`-th store call, before or after that takes effect."""
+    """A fault that ends the process at its `at`-th store call, before or after the call takes effect."""
 
     def __init__(self, at: int, when: str) -> None:
         self.left, self._when = at, when
@@ -89,7 +89,7 @@ class Countdown:
 
 
 def lines(count: int, prefix: str = "r") -> list[bytes]:
-    """Records of five bytes."""
+    """Return records of five bytes."""
     return [f"{prefix}{n:04}".encode() for n in range(count)]
 
 
@@ -99,7 +99,7 @@ def write(path: Path, records: Sequence[bytes]) -> Path:
 
 
 def round_robin(*files: Sequence[bytes], partitions: int) -> list[list[bytes]]:
-    """What each partition must hold after these files were uploaded round robin."""
+    """Return the records that each partition must hold after these files were uploaded round robin."""
     return [[r for f in files for r in f[p::partitions]] for p in range(partitions)]
 
 
@@ -108,17 +108,17 @@ def l0_objects(cluster: ClusterHandles) -> list[str]:
 
 
 def job(cluster: ClusterHandles, files: Sequence[Path], batch_bytes: int = SMALL) -> UploadResult:
-    """A run of the upload job `job`."""
+    """Run the upload job `job`."""
     return upload(cluster, "events", files, session=begin_run(cluster, "job"), batch_bytes=batch_bytes)
 
 
 def journal_of(cluster: ClusterHandles) -> JournalHandle:
-    """The first journal of the topic `events`."""
+    """Return the first journal of the topic `events`."""
     return cluster.journal(cluster.controller.snapshot().topic("events").journals[0])
 
 
 def objects_in_entries(cluster: ClusterHandles) -> list[int]:
-    """How many objects each entry of the topic's journal holds."""
+    """Return how many objects each entry of the topic's journal holds."""
     journal = journal_of(cluster)
     journal.catch_up()
     log = journal.replica.log
@@ -127,7 +127,7 @@ def objects_in_entries(cluster: ClusterHandles) -> list[int]:
 
 
 def slide(cluster: ClusterHandles, times: int) -> None:
-    """Another process moves the window of the topic's journal."""
+    """Move the window of the topic's journal from another process."""
     other = another_process(cluster, 77)
     for _ in range(times):
         journal_of(other).advance(other.controller.advance())

@@ -1,4 +1,4 @@
-"""An exception between any two bytecodes of l0gc, at the n-th of them under a call; so a test can try every n."""
+"""Raises an exception between any two bytecodes of l0gc, at the n-th of them in a call, so that a test can try every n."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import l0gc
 
 _PACKAGE = l0gc.__path__[0]
 _LOOKS = ("RESUME", "CALL", "CALL_FUNCTION_EX", "JUMP_BACKWARD", "POP_JUMP_BACKWARD")
-"""Instructions after which Python looks whether there is a signal, or an exception that another thread has set."""
+"""Instructions after which Python checks for a signal, or for an exception that another thread has set."""
 
 
 class Interrupt(KeyboardInterrupt):
-    """Ctrl-C, or what a task runner raises in a thread whose time is over."""
+    """Ctrl-C, or the exception that a task runner raises in a thread whose time is over."""
 
 
 class NoMemory(MemoryError):
@@ -26,7 +26,7 @@ class NoMemory(MemoryError):
 
 
 class Failure(Exception):
-    """Any other exception, for example of a signal handler."""
+    """Any other exception, for example one that a signal handler raises."""
 
 
 KINDS: tuple[type[BaseException], ...] = (Interrupt, NoMemory, Failure)
@@ -34,7 +34,9 @@ KINDS: tuple[type[BaseException], ...] = (Interrupt, NoMemory, Failure)
 
 @functools.cache
 def _looks(code: CodeType) -> frozenset[int]:
-    """The offsets of the bytecodes before which a signal can raise, with the same handlers as if it had raised there."""
+    """Return the offsets of the bytecodes before which a signal can raise, with the same handlers as if it had raised
+    there.
+    """
     table: list[Any] = dis._parse_exception_table(code)  # type: ignore[attr-defined]
 
     def handler(offset: int) -> int | None:
@@ -50,12 +52,12 @@ def _looks(code: CodeType) -> frozenset[int]:
 
 @contextmanager
 def interrupted(at: int, kind: type[BaseException] = Interrupt, *, as_signals: bool = False) -> Iterator[list[int]]:
-    """What is called inside ends with `kind` before its `at`-th bytecode in l0gc's code.
+    """End what is called inside the block with `kind` before its `at`-th bytecode in l0gc's code.
 
-    Yields a list that holds how many of them there were.
+    Yields a list with the number of bytecodes so far.
 
     Args:
-        as_signals: count only the bytecodes before which a signal can raise: `with` gives a lock back between two others.
+        as_signals: count only the bytecodes before which a signal can raise: `with` releases a lock between two others.
     """
     steps = [0]
     before = sys.gettrace()

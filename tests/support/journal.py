@@ -1,4 +1,4 @@
-"""Entries of a journal made by hand, and a journal's handle on a store in memory."""
+"""Builds entries of a journal by hand, and a journal's handle on a store in memory."""
 
 from __future__ import annotations
 
@@ -46,27 +46,27 @@ LAYOUT = KeyLayout(DEFAULT_TEMPLATE)
 
 
 def name_of(number: int) -> str:
-    """A UUID."""
+    """Return the UUID of this number."""
     return str(uuid.UUID(int=number))
 
 
 def key_of(epoch: int, number: int = 0) -> str:
-    """An L0 key."""
+    """Return an L0 key of the epoch."""
     return LAYOUT.format(0, epoch, name_of(number))
 
 
 def bound_of(state: JournalState, revision: int, partition: int) -> int:
-    """The lowest epoch that a partition may still need."""
+    """Return the lowest epoch that a partition may still need."""
     return int(state.bounds(revision, partition, 1)[0])
 
 
 def gc_epoch_of(state: JournalState, revision: int, partition: int) -> int:
-    """M(p)."""
+    """Return M(p)."""
     return prev(bound_of(state, revision, partition))
 
 
 def lowest_of(state: JournalState) -> int:
-    """The whole journal is done with every epoch below it, whatever topics it has."""
+    """Return the epoch below which the whole journal needs none, whatever topics it has."""
     return min([state.previous_applied_epoch, *(o.epoch for t in state.topics.values() for o in t.objects)])
 
 
@@ -80,7 +80,7 @@ def extents_of(
     producer: ProducerBatch | None = None,
     per_block: int = 2,
 ) -> ObjectExtents:
-    """An object at `epoch` with so many records for each partition; one record for partition 0 by default."""
+    """Return an object at `epoch` with this many records for each partition; one record for partition 0 by default."""
     counts = dict(sorted((records if records is not None else {0: 1}).items()))
     sizes = [min(per_block, len(counts) - at) for at in range(0, len(counts), per_block)]
     blocks = np.array([(100 + n, n, n, 1000) for n in sizes], BLOCK)
@@ -116,7 +116,7 @@ class Journal:
         self.entries: list[StoredEntry] = []
 
     def apply(self, entry: JournalEntry, *, time_ms: int = 0) -> int:
-        """Apply an entry at the next offset; returns that."""
+        """Apply an entry at the next offset, and return that offset."""
         self.entries.append(landed(len(self.entries), entry, time_ms=time_ms))
         try:
             apply(self.state, self.entries[-1], "the test's log")
@@ -129,7 +129,7 @@ class Journal:
         return self.apply(Objects(list(objects)), time_ms=time_ms)
 
     def reconcile(self, upto: Mapping[int, int], *, revision: int = REVISION, epoch: int = 0) -> int:
-        """Lift the records of partitions up to the offsets given, each into one L1 object."""
+        """Lift the records of partitions up to the given offsets, each partition's into one L1 object."""
         return self.apply(reconciled(self.state, upto, revision=revision, epoch=epoch))
 
 
@@ -141,8 +141,10 @@ def reconciled(
     epoch: int = 0,
     misfits: Mapping[int, int] = {},
 ) -> Edit:
-    """Lift the records of partitions from their last reconciled offset up to the offsets given; so many of them do not fit
-    the value schema."""
+    """Return the edit that lifts partitions from their last reconciled offset up to the given offsets.
+
+    `misfits` counts the records of a partition that do not fit the value schema.
+    """
     topic = state.topic(revision)
     files = [
         l1_row(partition, topic.view(partition).last_reconciled_offset + 1, last, epoch=epoch)
@@ -153,19 +155,19 @@ def reconciled(
 
 
 def edit(kind: Kind, epoch: int, revision: int = REVISION, topic_id: str = TOPIC_ID, /, **columns: Rows) -> Edit:
-    """An edit of one topic."""
+    """Return an edit of one topic."""
     return Edit(kind, epoch, [EditedTopic.of(revision, topic_id, **columns)])
 
 
 def starts_of(starts: Mapping[int, int]) -> Rows:
-    """Where partitions are to begin."""
+    """Return the rows of the offsets at which partitions are to begin."""
     return np.array(sorted(starts.items()), START)
 
 
 def give_up(
     ranges: Mapping[int, tuple[int, int]], epoch: int = 0, revision: int = REVISION, topic_id: str = TOPIC_ID
 ) -> Edit:
-    """Give up one range of records of each partition."""
+    """Return the edit that gives up one range of records of each partition."""
     rows = (l1_row(p, *span, epoch=epoch, name=90_000 + span[1], hole=1) for p, span in sorted(ranges.items()))
     return edit(GIVE_UP, epoch, revision, topic_id, added=l1_rows(*rows))
 
@@ -181,7 +183,7 @@ def l1_row(
     size: int = 0,
     hole: int = 0,
 ) -> tuple[object, ...]:
-    """A row of `L1_ROW`; 10 bytes for each record, named for the last one, unless something else is said."""
+    """Return a row of `L1_ROW`; by default it has 10 bytes for each record and is named for the last one."""
     named = uuid.UUID(int=last if name is None else name).bytes
     return partition, base, last, size or 10 * (last - base + 1), max_timestamp, epoch, named, hole
 
@@ -191,34 +193,34 @@ def l1_rows(*rows: tuple[object, ...]) -> Rows:
 
 
 def parts_of(checkpoint: bytes) -> tuple[list[Any], list[Any]]:
-    """The two parts of an encoded state, decoded, to be spoiled."""
+    """Return the two parts of an encoded state, decoded, so that a test can damage them."""
     head, rest = split_state(checkpoint)
     return msgspec.msgpack.decode(head), msgspec.msgpack.decode(rest)
 
 
 def of_parts(head: list[Any], rest: list[Any]) -> bytes:
-    """An encoded state of these parts."""
+    """Return an encoded state of these parts."""
     return join_state(msgspec.msgpack.encode(head), msgspec.msgpack.encode(rest))
 
 
 def journal_of(
     partitions: int = 1, *, store: MemoryStore | None = None, seed: int = 0, journals: int = 1
 ) -> tuple[ClusterHandles, Topic, JournalHandle]:
-    """A cluster in memory with a topic `events`, and the handle on its first journal."""
+    """Create a cluster in memory with a topic `events`, and return also the handle on its first journal."""
     cluster = memory_cluster(store or MemoryStore(), seed=seed)
     topic, _ = cluster.controller.create_topic("events", partitions, journals)
     return cluster, topic, cluster.journal(topic.journals[0])
 
 
 def of_topic(topic: Topic, epoch: int, records: Mapping[int, int] | None = None, **more: object) -> ObjectExtents:
-    """`extents_of` for a topic of a cluster."""
+    """Return `extents_of` for a topic of a cluster."""
     return extents_of(epoch, records, revision=topic.revision, topic_id=topic.topic_id, **more)  # type: ignore[arg-type]
 
 
 def shared_object(
     rows: Mapping[int, tuple[int, int]], *, epoch: int = 5, name: int = 1, per_block: int = 2, newest: int = 7
 ) -> SharedObject:
-    """A shared object with records of partitions, each from its first to its last one."""
+    """Return a shared object with records of partitions, each from its first to its last offset."""
     counts = [min(per_block, len(rows) - at) for at in range(0, len(rows), per_block)]
     blocks = np.array([(100, 0, n, 1000) for n in counts], BLOCK)
     found = [(p, last + 1 - base, base, newest) for p, (base, last) in sorted(rows.items())]

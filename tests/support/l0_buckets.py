@@ -1,4 +1,6 @@
-"""Buckets of L0 objects for hypothesis: several layouts, foreign keys everywhere, and stores that list out of order."""
+"""Draws buckets of L0 objects for hypothesis: several layouts, foreign keys everywhere, and stores that list out of
+order.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ def name_of(i: int) -> str:
 
 
 def foreign_keys(layout: KeyLayout) -> list[str]:
-    """Keys that sort before, between, among and after those of a layout, and are none."""
+    """Return keys that sort before, between, among and after those of a layout, but are not L0 keys."""
     p, key = layout.data_prefix, layout.format(2, 3, name_of(1))
     width = len(layout.shard_prefix(0)) - len(p)
     return [
@@ -49,7 +51,7 @@ def foreign_keys(layout: KeyLayout) -> list[str]:
 
 @st.composite
 def buckets(draw: st.DrawFn) -> tuple[KeyLayout, list[str], int]:
-    """A layout, a bucket's keys and a watermark."""
+    """Draw a layout, a bucket's keys and a watermark."""
     layout = draw(st.sampled_from(LAYOUTS))
     objects = draw(st.lists(st.tuples(st.integers(0, SHARDS - 1), st.integers(0, 6), st.integers(0, 20)), max_size=40))
     foreign = draw(st.lists(st.sampled_from(foreign_keys(layout)), max_size=6))
@@ -71,7 +73,7 @@ def below(layout: KeyLayout, keys: list[str]) -> list[str]:
 
 
 class Disordered(MemoryStore):
-    """Lists in an order of its own, and goes on by position, as a store with continuation tokens does."""
+    """Lists in an order of its own, and continues by position, as a store with continuation tokens does."""
 
     seed = 0
 

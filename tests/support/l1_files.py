@@ -1,4 +1,6 @@
-"""L1 objects that no reconciler wrote: with other contents than their journal records, or with a footer that was changed."""
+"""Builds L1 objects that no reconciler writes: their contents differ from their journal's record, or their footer was
+changed.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from l0gc.streamlog.level_one.parquet import KEY_METADATA, seal_footer
 
 
 def l1_body(table: pa.Table, key: str = "", **options: object) -> bytes:
-    """A table as the L1 object at `key`, with the checksums of one; `options` are Parquet's."""
+    """Return a table as the body of the L1 object at `key`, with its checksums; `options` are Parquet's."""
     sink = io.BytesIO()
     with pq.ParquetWriter(
         sink, table.schema, **{"write_page_checksum": True, "store_schema": False, "use_dictionary": False, **options}
@@ -23,7 +25,7 @@ def l1_body(table: pa.Table, key: str = "", **options: object) -> bytes:
 
 
 def sealed_again(body: bytes) -> bytes:
-    """An L1 object whose footer was changed, with a checksum that fits."""
+    """Return an L1 object whose footer was changed, with a checksum that fits the new footer."""
     size = footer_size(body)
     file = io.BytesIO(body[: -size - 4] + body[-size:])
     seal_footer(file)
@@ -31,5 +33,5 @@ def sealed_again(body: bytes) -> bytes:
 
 
 def footer_size(body: bytes) -> int:
-    """Bytes of a Parquet file's footer, with its length and Parquet's name."""
+    """Return the bytes of a Parquet file's footer, including its length and magic number."""
     return int.from_bytes(body[-8:-4], "little") + 8

@@ -1,4 +1,4 @@
-"""A server on loopback, which a test runs in a thread."""
+"""Runs a server on loopback in a thread of the test."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Serving:
-    """Runs a server for the length of a `with` block."""
+    """Runs a server for the duration of a `with` block."""
 
     def __init__(self, server: BaseServer) -> None:
         self.server = server

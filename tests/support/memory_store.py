@@ -1,8 +1,8 @@
 """An object store in memory, with a clock and faults that a test decides.
 
-It keeps the five promises of `l0gc.storage.objectstore` exactly, so what a test shows on it is about l0gc and not about a
-store. Before and after each call it asks `fault`, which may raise: before, the call has not landed; after, it has, and
-the caller does not know (an ambiguous write).
+It keeps the five promises of `l0gc.storage.objectstore` exactly, so a test on it shows a property of l0gc and not of a
+store. Before and after each call it asks `fault`, which may raise: before, the call has no effect; after, it has taken
+effect, but the caller does not know (an ambiguous write).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from l0gc.watermark.publication import PublishedWatermark, publish
 
 
 class FakeClock:
-    """Time that passes only when somebody waits, or when a test says so."""
+    """Time that passes only when a caller waits, or when a test moves it."""
 
     def __init__(self, start_ms: int = 1_700_000_000_000) -> None:
         self.ms = start_ms
@@ -191,7 +191,7 @@ class MemoryStore:
             after = page[-1]
 
     def order(self, keys: builtins.list[str]) -> builtins.list[str]:
-        """The order that the store lists in; a test of a bad store overrides it."""
+        """Return the keys in the order of the store's listings; a test of a bad store overrides this."""
         return keys
 
     def now_ms(self) -> int:
@@ -228,7 +228,9 @@ def failing(
     after: int = 0,
     times: int | None = None,
 ) -> Callable[[Call], None]:
-    """A fault: calls of this kind, a pattern, with that in their key fail; so many `times`, after the first ones."""
+    """Return a fault: calls whose kind matches the pattern and whose key contains `key` fail `times` times, after the
+    first `after`.
+    """
 
     def fail() -> None:
         raise error
@@ -239,7 +241,7 @@ def failing(
 def once(
     act: Callable[[], object], kind: str = "*", key: str = "", when: str = "before", *, after: int = 0
 ) -> Callable[[Call], None]:
-    """A fault: this happens at the first such call, or at the one after so many."""
+    """Return a fault: `act` runs once, at the matching call after the first `after` ones."""
     return _at(act, kind, key, when, after, 1)
 
 
@@ -258,7 +260,7 @@ def _at(
 
 
 def lose_reply(key_part: str) -> Callable[[Call], None]:
-    """A fault: the next conditional write whose key has `key_part` lands, and its reply is lost."""
+    """Return a fault: the next conditional write whose key contains `key_part` takes effect, but its reply is lost."""
     left = [1]
 
     def fault(call: Call) -> None:
@@ -270,11 +272,11 @@ def lose_reply(key_part: str) -> Callable[[Call], None]:
 
 
 FEW_JOURNALS = 5
-"""The journals of a cluster whose test needs few: most commands read each of them, and by default there are 16."""
+"""The journals of a cluster whose test needs few: most commands read each journal, and the default is 16."""
 
 
 def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap: bool = True) -> ClusterHandles:
-    """A cluster on a store in memory, with the store's clock and a seeded source of randomness.
+    """Return a cluster on a store in memory, with the store's clock and a seeded source of randomness.
 
     Several clusters on one store are several processes.
     """
@@ -286,19 +288,19 @@ def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap
 
 
 def topic_in_memory(partitions: int = 1, journals: int = 1, *, store: MemoryStore | None = None) -> ClusterHandles:
-    """A cluster with the topic `events`."""
+    """Return a cluster with the topic `events`."""
     cluster = memory_cluster(store)
     cluster.controller.create_topic("events", partitions, journals)
     return cluster
 
 
 def copy_of(store: MemoryStore, prefix: str = "") -> dict[str, bytes]:
-    """What there is below a prefix."""
+    """Return the objects below a prefix."""
     return {k: o.body for k, o in store.objects.items() if k.startswith(prefix)}
 
 
 def put_back(store: MemoryStore, prefix: str, copy: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Put what a copy has below a prefix in the place of what is there, which is returned. Nobody is at work."""
+    """Replace the objects below a prefix by those of a copy, and return the replaced ones. No process is active."""
     there = copy_of(store, prefix)
     store.delete(list(there))
     for key, body in copy.items():
@@ -308,7 +310,7 @@ def put_back(store: MemoryStore, prefix: str, copy: Mapping[str, bytes]) -> dict
 
 
 def external_cluster() -> ClusterHandles:
-    """A cluster of another system's log, on a store in memory."""
+    """Return a cluster of another system's log, on a store in memory."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, external_log=True)
     return cluster
@@ -320,12 +322,12 @@ def store_of(cluster: ClusterHandles) -> MemoryStore:
 
 
 def another_process(cluster: ClusterHandles, seed: int = 1) -> ClusterHandles:
-    """Another process of the same cluster."""
+    """Return another process of the same cluster."""
     return memory_cluster(store_of(cluster), seed=seed, bootstrap=False)
 
 
 def publish_m(cluster: ClusterHandles, watermark: int, epoch: int | None = None, at_ms: int = 0) -> None:
-    """Publish M, as computed at this epoch, by default the cluster's."""
+    """Publish M as computed at this epoch, by default the cluster's."""
     state = cluster.controller.snapshot()
     new = PublishedWatermark(state.cluster_id, watermark, state.epoch if epoch is None else epoch, at_ms)
     publish(cluster.store, cluster.runtime, new)
@@ -337,7 +339,7 @@ class IgnoresConditionalCreate(MemoryStore):
 
 
 class TakesPlainEtags(MemoryStore):
-    """As Ceph's gateway up to 18: If-Match is compared with its quotes on."""
+    """Compares If-Match with its quotes, as Ceph's gateway up to version 18 does."""
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         return super().put_if_match(key, body, f"not {etag}" if self.quotes_etags else etag)

@@ -1,4 +1,4 @@
-"""Clusters with small L1 objects, and what merges made of them."""
+"""Creates clusters with small L1 objects, and reads the results of merges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTITIONS = 4
 
 
 def a_cluster(journals: int = 2) -> ClusterHandles:
-    """A cluster on a store in memory, with a topic `events`."""
+    """Return a cluster on a store in memory, with a topic `events`."""
     return topic_in_memory(PARTITIONS, journals)
 
 
@@ -31,7 +31,7 @@ def merge(
     max_bytes: int = MAX_BYTES,
     workers: Workers[ClusterHandles] | None = None,
 ) -> MergeResult:
-    """A whole run, by default in this process."""
+    """Run a whole merge, by default in this process."""
     plan = plan_merge(cluster, topic, rule, max_bytes)
     return plan.total if dry_run else run_merge(cluster, plan, workers or LocalWorkers(cluster))
 
@@ -39,7 +39,9 @@ def merge(
 def fill(
     cluster: ClusterHandles, times: int, first: int = 0, topic: str = "events", partitions: int = PARTITIONS
 ) -> None:
-    """Reconcile so many batches, at an epoch each, of three records in each partition: with a key, without one, empty."""
+    """Reconcile this many batches, each at its own epoch, of three records in each partition: with a key, without one,
+    empty.
+    """
     for n in range(first, first + times):
         put(cluster, topic, {p: [b"%d:%d" % (p, n), b"no key %d" % n, b""] for p in range(partitions)})
         cluster.controller.advance(None)
@@ -47,7 +49,7 @@ def fill(
 
 
 def rows(cluster: ClusterHandles, partition: int, topic: str = "events") -> list[dict[str, Any]]:
-    """The records of a partition in L1, with all their columns."""
+    """Return the records of a partition in L1, with all their columns."""
     p = partition_of(cluster, topic, partition)
     found: list[dict[str, Any]] = []
     for f in files(cluster, topic, partition):
@@ -61,12 +63,12 @@ def content(cluster: ClusterHandles, topic: str = "events", partitions: int = PA
 
 
 def counts(cluster: ClusterHandles, topic: str = "events", partitions: int = PARTITIONS) -> list[int]:
-    """How many L1 objects each partition has."""
+    """Return how many L1 objects each partition has."""
     return [len(files(cluster, topic, p)) for p in range(partitions)]
 
 
 def stored(cluster: ClusterHandles) -> set[str]:
-    """The names of all L1 objects in the bucket."""
+    """Return the names of all L1 objects in the bucket."""
     return {name_of(k) for k in store_of(cluster).objects if k.startswith("level_one/")}
 
 
@@ -75,7 +77,7 @@ def name_of(key: str) -> str:
 
 
 def dropped(cluster: ClusterHandles, topic: str = "events") -> set[str]:
-    """The names of what the topic's journals have dropped."""
+    """Return the names of the objects that the topic's journals have dropped."""
     found: set[str] = set()
     for journal in cluster.controller.snapshot().topic(topic).journals:
         found |= {name_text(name) for name in cluster.journal(journal).catch_up().dropped["name"]}

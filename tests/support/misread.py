@@ -1,4 +1,4 @@
-"""A bad replica: some readings of some objects give something else than what is stored."""
+"""A bad replica: some reads of some objects return other bytes than those stored."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ WAYS: Final[dict[str, Way]] = {
 
 @dataclass
 class Misread:
-    """The keys of which something else was given, in order."""
+    """The keys of the objects that were read wrongly, in order."""
 
     keys: list[str] = field(default_factory=list)
 
 
 @contextmanager
 def misread(cluster: ClusterHandles, part: str, way: Way, times: int, *, after: int = 0) -> Iterator[Misread]:
-    """So many readings of objects with this in their key give what `way` makes of the body, after the first ones."""
+    """Let `times` reads of objects whose key contains `part` return `way` of the body, after the first `after` reads."""
     store, found, seen = store_of(cluster), Misread(), [0]
     get, get_ranges = store.get, store.get_ranges
 

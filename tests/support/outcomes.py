@@ -1,7 +1,8 @@
-"""What may become of an S3 request on its way, and who decides it: let everything pass, kill the client, play dead, fail.
+"""Decides how an S3 request ends on its way: everything passes, the client is killed, the server hangs, or requests
+fail.
 
-A behaviour is called once for each request, by one request at a time, and answers from its number alone: what one request
-meets does not depend on how fast the others are.
+A behaviour is called once for each request, by one request at a time, and decides by its number alone, so that the
+outcome of one request does not depend on the speed of the others.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ class Request:
 
 
 class Outcome(enum.Enum):
-    """What becomes of a request. Those that end in `after` reach the server, which does what they ask.
+    """How a request ends. An outcome whose name ends in `AFTER` reaches the server, which does what the request asks.
 
-    A repeated one reaches it twice, and the client sees the second answer only, as behind nginx and Envoy: of a conditional
-    write that landed it hears that the key exists.
+    A repeated request reaches the server twice, and the client sees only the second answer, as behind nginx and Envoy:
+    if a conditional write landed, the client is told that the key exists.
     """
 
     PASS = "passed"
@@ -59,7 +60,7 @@ class Outcome(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An answer of this status and code, and the request does not reach the server."""
+    """An answer with this status and code, to a request that does not reach the server."""
 
     status: int
     code: str
@@ -88,7 +89,7 @@ LETS_THE_ANSWER_THROUGH: Final = {Outcome.PASS, Outcome.SLOW, Outcome.TRUNCATED,
 
 
 def request_of(number: int, method: str, target: str, headers: dict[str, str], port: int) -> Request:
-    """What a request line and headers (their names in lower case) ask for."""
+    """Return the request that a request line and headers (their names in lower case) describe."""
     url = urlsplit(target)
     query = parse_qs(url.query, keep_blank_values=True)
     _, _, key = unquote(url.path).lstrip("/").partition("/")
@@ -102,14 +103,14 @@ def request_of(number: int, method: str, target: str, headers: dict[str, str], p
 
 
 class Behaviour(Protocol):
-    """Called by one request at a time."""
+    """Decides the outcomes; called by one request at a time."""
 
     def decide(self, request: Request) -> Outcome | Refusal:
-        """What becomes of the request, of which the server knows nothing yet."""
+        """Return the outcome of the request, which has not reached the server yet."""
         ...
 
     def answered(self, request: Request) -> None:
-        """The server has answered, and the client will not see the answer."""
+        """Called once the server has answered, if the client will not see the answer."""
         ...
 
 
@@ -126,7 +127,7 @@ class Passing:
 class KillAt:
     """Kills the client's process at its n-th request: before the server sees it, or after it has answered.
 
-    `pid` is called at the kill. `fired` is the request that the process died of, None if it sent fewer.
+    `pid` is called at the kill. `fired` is the request at which the process died, None if it sent fewer.
     """
 
     def __init__(self, n: int, *, after: bool, pid: Callable[[], int]) -> None:
@@ -135,7 +136,7 @@ class KillAt:
 
     def decide(self, request: Request) -> Outcome:
         if self.fired is not None:
-            return Outcome.CUT  # sent before the process was gone
+            return Outcome.CUT  # sent before the process had ended
         if request.number != self._n:
             return Outcome.PASS
         if self._after:
@@ -155,7 +156,7 @@ class KillAt:
 class HangAt:
     """Leaves the n-th request, and all after it, without an answer. With `after`, the server does what the n-th asks.
 
-    `hung` is set once the client waits for nothing else than an answer that does not come.
+    `hung` is set once the client waits only for an answer that does not come.
     """
 
     def __init__(self, n: int, *, after: bool) -> None:
@@ -177,7 +178,7 @@ class HangAt:
 
 
 class HangingFor:
-    """Leaves requests without an answer whose operation and key begin with these."""
+    """Leaves requests without an answer if their operation and key begin with these strings."""
 
     def __init__(self, operation: str, key: str = "") -> None:
         self._operation, self._key = operation, key
@@ -191,9 +192,9 @@ class HangingFor:
 
 
 class DieAt:
-    """Plays dead from the n-th request on, for a client that cannot be killed because it is this very process.
+    """Plays dead from the n-th request on, for a client that cannot be killed because it is the test's own process.
 
-    A refusal is what a client does not try again. With `after`, the server still does what the n-th request asks.
+    The refusal is one that a client does not retry. With `after`, the server still does what the n-th request asks.
     """
 
     def __init__(self, n: int, *, after: bool) -> None:
@@ -213,9 +214,9 @@ class DieAt:
 
 
 class MeetAt:
-    """Has others act before the n-th request, which then passes as all others do.
+    """Calls `act` before the n-th request, and lets every request pass.
 
-    They must not come by this proxy, which decides one request at a time.
+    Requests of `act` must not use this proxy, which decides one request at a time.
     """
 
     def __init__(self, n: int, act: Callable[[], None]) -> None:
@@ -233,10 +234,10 @@ class MeetAt:
 
 
 class HoldAppend:
-    """Holds the reply to the n-th append to a journal's log, which has landed, and cuts the connection in the end.
+    """Holds the reply to the n-th append to a journal's log, which has landed, and finally cuts the connection.
 
-    The client does not learn that its append landed. Until `go_on` no other append reaches the server, and no request
-    of anybody passes, since the proxy decides one at a time.
+    The client does not learn that its append landed. Until `go_on`, no other append reaches the server and no other
+    request passes, since the proxy decides one request at a time.
     """
 
     WAIT_S: Final = 300.0
@@ -263,15 +264,15 @@ class HoldAppend:
         self._go_on.wait(self.WAIT_S)
 
     def go_on(self) -> None:
-        """Let everybody go on."""
+        """Let all requests continue."""
         self._go_on.set()
 
 
 class Faults:
-    """Lets a share `rate` of the requests go wrong, each in a way that the seed and the request's number say.
+    """Lets a share `rate` of the requests fail, each in a way that follows from the seed and the request's number.
 
-    A client that tries again gets by these. So there are outages, too: in a share `outages` of the stretches of
-    `OUTAGE_REQUESTS` requests, every one fails.
+    A client that retries survives these. So there are outages, too: in a share `outages` of the stretches of
+    `OUTAGE_REQUESTS` requests, every request fails.
     """
 
     OUTAGE_REQUESTS: Final = 20

@@ -1,6 +1,7 @@
-"""Processes of this machine (Linux): what a command has started, and left; who started whom; who holds a connection.
+"""Examines processes of this machine (Linux): what a command started and left behind, its children, and who holds a
+connection.
 
-What a command starts inherits a mark in its environment, whatever else it changes.
+A command's descendants inherit a mark in their environment, whatever else they change.
 """
 
 from __future__ import annotations
@@ -16,25 +17,27 @@ _PATIENCE_S: Final = 120.0
 
 
 def new_mark() -> dict[str, str]:
-    """The environment that marks a command, and all that it starts."""
+    """Return the environment that marks a command and all its descendants."""
     return {MARK: uuid.uuid4().hex}
 
 
 def marked(mark: dict[str, str]) -> list[str]:
-    """The command lines of the processes with this mark that run now; a process that has ended has none (Linux)."""
+    """Return the command lines of the running processes with this mark; an ended process has none (Linux)."""
     found = []
     sought = f"{MARK}={mark[MARK]}".encode()
     for folder in Path("/proc").iterdir():
         try:
             if folder.name.isdigit() and sought in (folder / "environ").read_bytes().split(b"\0"):
                 found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
-        except OSError:  # it has ended meanwhile, or is not ours
+        except OSError:  # it has ended, or belongs to another user
             continue
     return [line for line in found if line]
 
 
 def left_of(mark: dict[str, str]) -> list[str]:
-    """What runs of it still after a while: what a kill set free needs a moment to end."""
+    """Return the marked processes that still run after some time, since the children of a killed process need a moment
+    to end.
+    """
     until = time.monotonic() + _PATIENCE_S
     while (found := marked(mark)) and time.monotonic() < until:
         time.sleep(0.05)
@@ -42,7 +45,7 @@ def left_of(mark: dict[str, str]) -> list[str]:
 
 
 def parents() -> dict[int, int]:
-    """The parent of each process that runs now."""
+    """Return the parent of each running process."""
     found = {}
     for folder in Path("/proc").iterdir():
         with suppress(OSError):
@@ -52,7 +55,7 @@ def parents() -> dict[int, int]:
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it has started, parents first."""
+    """Return a process and all its descendants, parents first."""
     found = [pid]
     known = parents()
     for one in found:
@@ -61,7 +64,7 @@ def family(pid: int) -> list[int]:
 
 
 def holder_of(port: int, server: int) -> int:
-    """The process that holds the connection from one port of 127.0.0.1 to another."""
+    """Return the process that holds the connection from one port of 127.0.0.1 to another."""
     ends = [f"0100007F:{number:04X}" for number in (port, server)]
     rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()]
     (inode,) = (row[9] for row in rows if row[1:3] == ends)

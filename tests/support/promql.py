@@ -1,7 +1,7 @@
-"""What Prometheus would make of metrics files: a PromQL expression over what was scraped, as far as l0gc's rules use it.
+"""Evaluates a PromQL expression over scraped metrics files as Prometheus would, as far as l0gc's rules need it.
 
-`promql-parser` parses; what a rule uses and this does not know raises. `tests/flows/test_alerts.py` asks the real promtool
-the same where it is installed.
+`promql-parser` parses; an expression that this module does not support raises. `tests/flows/test_alerts.py` asks the
+real promtool the same if it is installed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ AGGREGATED: Mapping[str, Callable[[Iterable[float]], float]] = {"max": max, "min
 
 @dataclass
 class Scraped:
-    """What each series was from which time on: a metrics file stays until the next run replaces it."""
+    """The value of each series and since when it had it: a metrics file stays until the next run replaces it."""
 
     series: dict[Labels, list[tuple[float, float]]] = field(default_factory=dict)
     last_s: float = 0.0
     vanished_s: float = float("inf")
-    """When the files were lost, or the machine that had them; an instant vector finds no series from then on."""
+    """When the files, or their machine, were lost; an instant vector finds no series from then on."""
 
     def add(self, at_s: float, text: str) -> None:
         self.last_s = max(self.last_s, at_s)
@@ -49,7 +49,7 @@ class Scraped:
                 self.series.setdefault(labels, []).append((at_s, s.value))
 
     def values(self, labels: Labels, from_s: float, to_s: float) -> list[float]:
-        """Return what the series was from `from_s` to `to_s`."""
+        """Return the values of a series from `from_s` to `to_s`."""
         known = self.series[labels]
         first = bisect_right(known, (from_s, float("inf"))) - 1
         return [v for at_s, v in known[max(0, first) :] if at_s <= to_s and from_s < self.vanished_s]
@@ -63,7 +63,9 @@ def evaluate(expr: str, scraped: Scraped, at_s: float) -> Vector:
 
 
 def fires(rule: Mapping[str, Any], scraped: Scraped, at_s: float) -> list[dict[str, str]]:
-    """Return the labels of the alerts of a rule that fire at a time: what it gives then and all through its `for` before."""
+    """Return the labels of a rule's alerts that fire at a time: those that its expression gives throughout its `for`
+    until then.
+    """
     lasts_s = seconds(rule["for"])
     known = {t for samples in scraped.series.values() for t, _ in samples if at_s - lasts_s < t <= at_s}
     then = [evaluate(rule["expr"], scraped, t) for t in sorted({at_s - lasts_s, *known, at_s})]
@@ -71,7 +73,7 @@ def fires(rule: Mapping[str, Any], scraped: Scraped, at_s: float) -> list[dict[s
 
 
 def seconds(duration: str) -> int:
-    """Return how long a rule's `for` is."""
+    """Return the seconds of a rule's `for`."""
     return int(duration[:-1]) * {"m": 60, "h": 3600}[duration[-1]]
 
 

@@ -37,7 +37,7 @@ from tests.support.outcomes import (
 
 HOST: Final = "127.0.0.1"
 WAIT_S: Final = 60
-"""The longest that a connection waits for its client or its server."""
+"""The longest that a connection waits for its client or its server, in seconds."""
 SLOW_S: Final = 0.3
 _PIECE: Final = 1 << 16
 _CODES: Final = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
@@ -71,7 +71,7 @@ class Proxy:
         self.requests: list[Request] = []
         self.outcomes: Counter[Outcome | Refusal] = Counter()
         self.body_bytes: Counter[str] = Counter()
-        """Of the answers that were passed on, by the requests' keys."""
+        """Bytes of the answers that were passed on, by the requests' keys."""
         self._behaviour = behaviour or Passing()
         self._lock = threading.Lock()
         self._idle = threading.Condition(self._lock)
@@ -80,7 +80,7 @@ class Proxy:
 
     @property
     def endpoint_url(self) -> str:
-        """The address that clients are given."""
+        """Return the address that clients are given."""
         assert self._server is not None
         return f"{'https' if self.tls else 'http'}://{HOST}:{self._server.server_address[1]}"
 
@@ -91,7 +91,7 @@ class Proxy:
         return self
 
     def stop(self) -> None:
-        """Take no more connections, and end those that there are."""
+        """Accept no more connections, and end the open ones."""
         server, self._server = self._server, None
         if server is not None:
             server.shutdown()
@@ -105,7 +105,9 @@ class Proxy:
         self.stop()
 
     def settle(self) -> None:
-        """Wait until no request is under way: what a killed client had sent has then had its effect, or never will."""
+        """Wait until no request is in progress: every request of a killed client has then had its effect, or never
+        will.
+        """
         with self._idle:
             assert self._idle.wait_for(lambda: self._active == 0, WAIT_S), "a request is still under way"
 
@@ -113,7 +115,7 @@ class Proxy:
     def one_request(
         self, method: str, path: str, headers: dict[str, str], port: int
     ) -> Iterator[tuple[Request, Outcome | Refusal]]:
-        """Number a request, which came from that port, and decide its outcome."""
+        """Number a request that came from that port, and decide its outcome."""
         with self._lock:
             request = request_of(len(self.requests) + 1, method, path, headers, port)
             self.requests.append(request)
@@ -166,7 +168,7 @@ class _Server(ThreadingHTTPServer):
                     connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away, or a server that does, ends the connection and nothing else."""
+        """Ignore the error: a client or a server that disconnects ends only its connection."""
 
 
 def _refusal(status: int) -> Refusal:
@@ -174,13 +176,13 @@ def _refusal(status: int) -> Refusal:
 
 
 class _ClientGoneError(Exception):
-    """The client went away before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     timeout = WAIT_S
-    disable_nagle_algorithm = True  # head and body are written apart; the body would wait for the head's receipt
+    disable_nagle_algorithm = True  # the body, written apart, would wait for the head's acknowledgement
     server: _Server
 
     def setup(self) -> None:
@@ -190,7 +192,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle_any(self) -> None:
         headers = {k.lower(): v for k, v in self.headers.items()}
-        if self.path.startswith("http:"):  # for a forward proxy
+        if self.path.startswith("http:"):  # sent to a forward proxy
             self.path = "/" + self.path.split("/", 3)[3]
         proxy, body = self.server.proxy, self._body()
         with proxy.one_request(self.command, self.path, headers, self.client_address[1]) as (request, outcome):
@@ -225,7 +227,7 @@ class _Handler(BaseHTTPRequestHandler):
                     pieces = list(body)
                     body = iter(pieces)
                     self._forward(upstream, sent, pieces).read()
-                    upstream.close()  # it connects again by itself
+                    upstream.close()  # it connects again when needed
                 answer = self._forward(upstream, sent, body)
                 if outcome in LETS_THE_ANSWER_THROUGH and not (outcome is Outcome.TRUNCATED and not answer.length):
                     self._relay(answer, request, truncated=outcome is Outcome.TRUNCATED)
@@ -246,19 +248,19 @@ class _Handler(BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
 
     def _hang(self) -> None:
-        """Wait until the client goes away."""
+        """Wait until the client disconnects."""
         self.close_connection = True
         with contextlib.suppress(OSError):
             self.connection.recv(1)
 
     def _body(self) -> Iterator[bytes]:
-        """The request's body as it stands on the wire."""
+        """Yield the request's body as it is on the wire."""
         if self.headers.get("Transfer-Encoding", "").lower() == "chunked":
             while True:
                 line = self.rfile.readline()
                 yield line
                 size = int(line.split(b";")[0] or b"0", 16)
-                yield from self._exactly(size + 2)  # what follows each chunk is an empty line
+                yield from self._exactly(size + 2)  # each chunk is followed by an empty line
                 if size == 0:
                     return
         yield from self._exactly(int(self.headers.get("Content-Length", "0")))
@@ -274,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _forward(self, upstream: HTTPConnection, headers: dict[str, str], body: Iterable[bytes]) -> HTTPResponse:
         upstream.putrequest(self.command, self.path, skip_host=True, skip_accept_encoding=True)
         for name, value in headers.items():
-            if name.lower() != "expect":  # answered by this server already
+            if name.lower() != "expect":  # this server has answered it already
                 upstream.putheader(name, value)
         upstream.endheaders()
         for piece in body:
@@ -319,4 +321,4 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are recorded in `Proxy.requests`."""
+        """Log nothing: requests are recorded in `Proxy.requests`."""

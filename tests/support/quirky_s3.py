@@ -1,4 +1,4 @@
-"""moto with a quirk before it: what a store, or a proxy, does to some requests that S3 would serve."""
+"""Runs moto behind a quirk: a store or a proxy that treats some requests differently from S3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.loopback import Serving
 
 Environ = dict[str, Any]
 Quirk = Callable[[Environ], int | None]
-"""May change a request, which then goes on, or answers it with a status."""
+"""Changes a request, which then continues, or returns the status of its answer."""
 
 _CODES: Final = {
     400: "MissingContentMD5",
@@ -28,28 +28,28 @@ _CODES: Final = {
 
 
 def is_bulk_delete(request: Environ) -> bool:
-    """Whether it deletes many keys."""
+    """Return whether the request deletes many keys."""
     return bool(request["REQUEST_METHOD"] == "POST" and request["QUERY_STRING"].startswith("delete"))
 
 
 def wants_md5(request: Environ) -> int | None:
-    """As MinIO until 2025."""
+    """Demand Content-MD5, as MinIO did until 2025."""
     return 400 if is_bulk_delete(request) and "HTTP_CONTENT_MD5" not in request else None
 
 
 def has_no_bulk_delete(request: Environ) -> int | None:
-    """As Google's XML interface until 2024."""
+    """Refuse bulk deletes, as Google's XML interface did until 2024."""
     return 501 if is_bulk_delete(request) else None
 
 
 def ignores_ranges(request: Environ) -> int | None:
-    """As caches in front of a store that pass on the whole object."""
+    """Return the whole object for a range, as some caches in front of a store do."""
     request.pop("HTTP_RANGE", None)
     return None
 
 
 def wants_encryption(request: Environ) -> int | None:
-    """As a bucket policy that demands a key with each write."""
+    """Demand an encryption key with each write, as a bucket policy can."""
     writes = request["REQUEST_METHOD"] == "PUT" and request["PATH_INFO"].count("/") > 1
     parts = "partNumber" in request["QUERY_STRING"]
     begins = request["REQUEST_METHOD"] == "POST" and request["QUERY_STRING"].startswith("uploads")
@@ -60,17 +60,17 @@ def wants_encryption(request: Environ) -> int | None:
 
 
 def refuses_expectations(request: Environ) -> int | None:
-    """As HTTP has it for servers that do not know them."""
+    """Refuse `Expect`, as HTTP allows servers that do not support it."""
     return 417 if "HTTP_EXPECT" in request else None
 
 
 class _Handler(WSGIRequestHandler):
     def handle_expect_100(self) -> bool:
-        """Send nothing: the quirk decides."""
+        """Send nothing, because the quirk decides."""
         return True
 
     def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
-        """Requests are not written to stderr."""
+        """Log nothing to stderr."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""L0 objects made by hand, reconcile runs without Spark, step by step where a test needs it, and what is in L1."""
+"""Makes L0 objects by hand, runs reconcile without Spark, step by step if a test needs it, and reads what is in L1."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Records = Mapping[int, Sequence[bytes]]
 
 
 class Written(bytes):
-    """A value whose record has a create time, the number after an @, and headers, of what follows a #."""
+    """A value; its record has as create time the number after an @, and as headers the text after a #."""
 
 
 def create_time_of(value: bytes) -> int:
@@ -47,8 +47,10 @@ def headers_of_value(value: bytes) -> Headers:
 def stored(
     cluster: ClusterHandles, topic: Topic, records: Records, *, epoch: int | None = None
 ) -> dict[int, ObjectExtents]:
-    """An L0 object in the store with these records, and its extents for each journal. A record's key is its
-    value up to a colon, none without one."""
+    """Store an L0 object with these records, and return its extents for each journal.
+
+    A record's key is its value up to a colon; without a colon it has no key.
+    """
     groups: dict[int, list[Chunk]] = {}
     for partition, values in sorted(records.items()):
         keys = [v.split(b":")[0] if b":" in v else None for v in values]
@@ -64,7 +66,7 @@ def stored(
 
 
 def put(cluster: ClusterHandles, topic: str, *objects: Records) -> list[str]:
-    """Upload L0 objects, those of one call in one entry of each journal; returns their keys."""
+    """Upload L0 objects, those of one call in one entry of each journal; return their keys."""
     target = cluster.controller.snapshot().topic(topic)
     of_journal: dict[int, list[ObjectExtents]] = {}
     keys = []
@@ -85,7 +87,7 @@ def put(cluster: ClusterHandles, topic: str, *objects: Records) -> list[str]:
 def reconcile(
     cluster: ClusterHandles, topic: str | None = None, *, round_bytes: int = ROUND_BYTES, **limits: Any
 ) -> runs.ReconcileResult:
-    """Reconcile all there is, or what the limits allow; every partition and every removal is expected to go well."""
+    """Reconcile everything, or what the limits allow; every partition and every removal is expected to succeed."""
     result = runs.reconcile(cluster, topic, round_bytes=round_bytes, **limits)
     assert not result.errors
     return result
@@ -94,7 +96,7 @@ def reconcile(
 def reconcile_but(
     cluster: ClusterHandles, partitions: Collection[int], topic: str | None = None
 ) -> runs.ReconcileResult:
-    """Reconcile all topics, or one, but for some partitions, as if these had a reconciler of their own that is down."""
+    """Reconcile all topics, or one, without some partitions, as if these had their own reconciler, which is down."""
 
     def without(*arguments: Any) -> Iterator[tuple[int, Row]]:
         lagging = pa.array(sorted(partitions), pa.int64())
@@ -108,19 +110,19 @@ def reconcile_but(
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that has written its L1 objects, and committed nothing yet."""
+    """A run that has written its L1 objects, but not committed them."""
 
     cluster: ClusterHandles
     round: Round
     written: WrittenL1
 
     def commit(self) -> list[runs.ReconcileResult]:
-        """What it did in each journal."""
+        """Commit, and return the result for each journal."""
         return list(runs.commit_round(self.cluster, self.round, self.written).values())
 
     @property
     def keys(self) -> set[str]:
-        """Its L1 objects."""
+        """Return the keys of its L1 objects."""
         topics = self.round.topics()
         return {
             l1_key(topics[revision].id(f.partition), f)
@@ -134,7 +136,7 @@ class Begun:
 
 
 def planned(cluster: ClusterHandles, topic: str | None = None, *, cores: int = 1) -> Round:
-    """The round that takes all there is."""
+    """Return the round that takes all records."""
     state = cluster.controller.snapshot()
     windows = windows_of(state, topic)
     plans = [plan_journal(cluster.journal(w.journal), w, ROUND_BYTES) for w in windows]
@@ -143,7 +145,7 @@ def planned(cluster: ClusterHandles, topic: str | None = None, *, cores: int = 1
 
 
 def begin(cluster: ClusterHandles, topic: str | None = None) -> Begun:
-    """Plan, read and write all there is."""
+    """Plan, read and write all records."""
     r = planned(cluster, topic)
     found = LocalWorkers(cluster).flow(range(len(r.takes)), *runs.Lift(r).stages(1)[:-1])
     return Begun(cluster, r, runs.gathered(what for _, what in found))
@@ -157,13 +159,13 @@ def partition_of(cluster: ClusterHandles, topic: str, partition: int) -> Partiti
 
 
 def files(cluster: ClusterHandles, topic: str, partition: int) -> list[L1File]:
-    """The L1 objects of a partition that its journal names."""
+    """Return the L1 objects of a partition that its journal names."""
     known = cluster.controller.snapshot().topic(topic)
     return cluster.journal(known.journal_of(partition)).catch_up().topic(known.revision).files(partition)
 
 
 def named(cluster: ClusterHandles, topic: str) -> set[str]:
-    """The keys of all L1 objects that a topic's journals name."""
+    """Return the keys of all L1 objects that a topic's journals name."""
     t = cluster.controller.snapshot().topic(topic)
     shared = {
         o.key
@@ -176,7 +178,7 @@ def named(cluster: ClusterHandles, topic: str) -> set[str]:
 def l1_records(
     store: ObjectStore, key: str, file: L1File, start: int = 0, names: Sequence[str] = RECORD
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The records of an L1 object from the row group that has `start` on, as (offset of the first, batch)."""
+    """Yield the records of an L1 object from the row group with `start` on, as (offset of the first, batch)."""
     opened = open_l1(store, WantedFile(key, file, start, file.last_offset + 1), whole_bytes=0)
     for base, batch in read_l1(store, opened, list(dict.fromkeys(["offset", *names]))):
         yield (
@@ -186,7 +188,7 @@ def l1_records(
 
 
 def lifted(cluster: ClusterHandles, topic: str, partition: int) -> list[bytes]:
-    """The values of a partition's records in L1, in order, each offset checked."""
+    """Return the values of a partition's records in L1, in order, after checking each offset."""
     p = partition_of(cluster, topic, partition)
     values: list[bytes] = []
     for f in files(cluster, topic, partition):
@@ -197,7 +199,7 @@ def lifted(cluster: ClusterHandles, topic: str, partition: int) -> list[bytes]:
 
 
 def unreconciled(cluster: ClusterHandles, topic: str, partition: int) -> int:
-    """How many of a partition's records are not in L1."""
+    """Return how many of a partition's records are not in L1."""
     t = cluster.controller.snapshot().topic(topic)
     state = cluster.journal(t.journal_of(partition)).catch_up()
     return state.topic(t.revision).view(partition).unreconciled_records

@@ -1,7 +1,9 @@
-"""A server and a forward proxy on loopback that answer like S3 and record who asked for what, where and as whom.
+"""A server and forward proxy on loopback that answers like S3 and records who requested what, from where and with which
+identity.
 
-It is every host at once: a client that opens a tunnel through it gets a certificate for the name that it asked for, as AWS
-has them, with an asterisk for one label before the service's name. So requests for AWS are seen without a network.
+It poses as every host: a client that opens a tunnel through it gets a certificate for the requested name, with an
+asterisk for one label before the service's name, as in AWS' certificates. So requests for AWS are recorded without a
+network.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _EMPTY: Final = b"<?xml version='1.0'?><ListBucketResult><KeyCount>0</KeyCount><
 
 @dataclass(frozen=True)
 class Seen:
-    """A request. `via` is the recorder's name, and `user` what it authenticates with at the proxy."""
+    """A request. `via` is the recorder's name, and `user` the name with which it authenticates at the proxy."""
 
     via: str
     user: str
@@ -37,7 +39,7 @@ class Seen:
 
 
 class Recorder(Serving):
-    """Alive for the length of a `with` block; with `tls` it is a server for HTTPS itself."""
+    """Records for the duration of a `with` block; with `tls` it is itself a server for HTTPS."""
 
     def __init__(self, name: str, authority: Authority, *, tls: bool = False) -> None:
         self.name, self.authority, self.tls = name, authority, tls
@@ -56,7 +58,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that does not trust the certificate hangs up."""
+        """Ignore the error: a client that does not trust the certificate disconnects."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -90,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def answer(self) -> None:
         self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path.startswith("http:"):  # for a proxy
+        if self.path.startswith("http:"):  # sent to a proxy
             self.user, url = self._user(), self.path
         else:
             url = self.origin + self.path
@@ -123,4 +125,4 @@ class _Handler(BaseHTTPRequestHandler):
         return b64decode(self.headers.get("Proxy-Authorization", "").removeprefix("Basic ")).decode()
 
     def log_message(self, format: str, *args: object) -> None:
-        """Requests are recorded."""
+        """Log nothing: requests are recorded."""

@@ -1,4 +1,4 @@
-"""A server that answers every S3 request as a test says, and one of each kind of call to send it."""
+"""A server that answers every S3 request as a test chooses, and calls of each kind that send it requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK = 1 << 16
 
 
 def calls(store: S3Store) -> list[Callable[[], object]]:
-    """One of each kind of call."""
+    """Return one call of each kind."""
     return [
         store.now_ms,
         lambda: store.get("k"),
@@ -43,7 +43,7 @@ class Scripted:
 
     Args:
         fields: more elements of the answer's body.
-        padding: so many more bytes that the body has, to which `sent` counts, as far as they are read.
+        padding: how many more bytes the body has; `sent` counts those that the client read.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
-"""Sessions that end, on loopback: what issues them in each way that botocore knows, and what refuses those that have ended.
+"""Issues sessions that end, on loopback, in each way that botocore supports, and refuses those that have ended.
 
-The store behind `admit` knows one key that lasts, so what is admitted is signed anew for it.
+The store behind `admit` knows one permanent key, with which admitted requests are signed anew.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _STS: Final = (
 
 
 class Sessions(Serving):
-    """Issues sessions at `url` for the length of a `with` block.
+    """Issues sessions at `url` for the duration of a `with` block.
 
     Args:
-        seconds: how long each lasts by what its issuer says.
-        requests: after how many requests the store takes none of it any more.
+        seconds: how long each session lasts according to its issuer.
+        requests: after how many requests the store refuses a session.
     """
 
     def __init__(self, seconds: float = 900, requests: int = 1 << 30) -> None:
@@ -60,7 +60,7 @@ class Sessions(Serving):
         self.url = f"http://127.0.0.1:{server.server_address[1]}"
 
     def _issue(self, path: str, form: dict[str, list[str]]) -> str:
-        """Another session, as a container's agent, STS or SSO words it."""
+        """Return another session in the wording of a container's agent, STS or SSO."""
         with self._lock:
             self.issued += 1
             key, token = f"SESSION{self.issued:04}", f"token-{self.issued:04}"
@@ -75,14 +75,14 @@ class Sessions(Serving):
         return json.dumps({"AccessKeyId": key, "SecretAccessKey": "s", "Token": token, "Expiration": until})
 
     def end(self) -> None:
-        """Have the store take none of the sessions so far."""
+        """Let the store refuse all sessions so far."""
         with self._lock:
             self._used.clear()
 
     def admit(
         self, keys: Credentials, region: str, method: str, path: str, headers: dict[str, str], body: bytes
     ) -> dict[str, str] | None:
-        """The headers of a request for the store itself; None if its session has ended."""
+        """Return the headers of a request for the store itself; None if its session has ended."""
         found = _KEY_ID.search(headers.get("authorization", ""))
         session = found[1] if found else ""
         with self._lock:

@@ -1,4 +1,4 @@
-"""A bucket of which a part is set back to an older copy: who is at work there, what they change, what is acknowledged."""
+"""Sets a part of a bucket back to an older copy, and records its processes, their changes and what they acknowledged."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tests.support.vacuum import vacuum
 TOPIC = "events"
 INTERVAL_MS = 600_000
 PATIENCE = 20
-"""So often somebody repeats an upload that was refused, an epoch interval later each time."""
+"""How often a refused upload is repeated, an epoch interval later each time."""
 Objects = dict[str, bytes]
 
 
 class Place:
-    """A bucket, its processes, and what was reported to them as landed."""
+    """A bucket, its processes, and the records that were reported to them as landed."""
 
     def __init__(self, scratch: Path) -> None:
         self._scratch = scratch
@@ -53,7 +53,7 @@ class Place:
         self.upload("first")
 
     def process(self) -> ClusterHandles:
-        """The handles of a new process."""
+        """Return the handles of a new process."""
         self._processes += 1
         return ClusterHandles(self.store, Runtime(self.store.clock, random.Random(self._processes)))
 
@@ -61,7 +61,7 @@ class Place:
         return copy_of(self.store, prefix)
 
     def upload(self, job: str, topic: str = TOPIC) -> int:
-        """Upload a job's records under the name of the one producer, and return how many landed now."""
+        """Upload a job's records under the name of the only producer, and return how many landed."""
         lines = [f"{job}-{i:02}".encode() for i in range(20)]
         path = self._scratch / "lines"
         path.write_bytes(b"".join(line + b"\n" for line in lines))
@@ -75,7 +75,7 @@ class Place:
         return result.records
 
     def upload_until_accepted(self, job: str) -> list[type[L0gcError]]:
-        """Repeat the upload as long as it is refused; returns with what."""
+        """Repeat the upload as long as it is refused, and return the refusals."""
         refused: list[type[L0gcError]] = []
         for _ in range(PATIENCE):
             try:
@@ -92,7 +92,7 @@ class Place:
         return run_pipeline(cluster, JournalSource(cluster)).watermark
 
     def loop(self) -> None:
-        """Everything that cron does, twice."""
+        """Run twice what cron runs."""
         for _ in range(2):
             self.store.clock.ms += INTERVAL_MS
             housekeep(self.process(), barrier=True)
@@ -101,24 +101,24 @@ class Place:
             SweepRun(self.process()).run()
 
     def restore(self, prefix: str, copy: Objects) -> Objects:
-        """See `put_back`."""
+        """Set objects back by `put_back`."""
         return put_back(self.store, prefix, copy)
 
     def published(self) -> PublishedWatermark:
         return decode_published(self.store.get(PUBLISHED_WATERMARK).body)
 
     def forget_ends(self) -> None:
-        """Take the ends of the journals out of what is published."""
+        """Remove the ends of the journals from the published watermark."""
         forgotten = msgspec.structs.replace(self.published(), ends={})
         self.store.put(PUBLISHED_WATERMARK, encode_published(forgotten))
 
     def check(self) -> None:
-        """Each acknowledged record can be read once."""
+        """Check that each acknowledged record can be read once."""
         values = [v for partition in stored_values(self.process(), TOPIC) for v in partition]
         assert sorted(values) == sorted(self.acknowledged)
 
     def check_all_is_well(self) -> None:
-        """Records come and go as ever, and nothing that nobody needs is left."""
+        """Check that records can be uploaded and deleted as usual, and that no unneeded object is left."""
         self.upload_until_accepted("last")
         self.loop()
         self.loop()

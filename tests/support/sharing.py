@@ -1,4 +1,4 @@
-"""Topics whose partitions share L1 objects, and drains of them."""
+"""Creates topics whose partitions share L1 objects, and drains them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Values = dict[int, list[bytes]]
 
 
 def share(cluster: ClusterHandles, *numbers: int, partitions: int = 100) -> Values:
-    """Lift two records of each partition for each number, in a shared object of each; return them."""
+    """Lift two records of each partition for each number, in one shared object for each number; return the records."""
     lifted: Values = {}
     for n in numbers:
         batch = {p: [b"%d-%d-%d" % (p, n, i) for i in range(2)] for p in range(partitions)}
@@ -30,19 +30,19 @@ def share(cluster: ClusterHandles, *numbers: int, partitions: int = 100) -> Valu
 
 
 def loaded(rounds: int, partitions: int = 100, **settings: Any) -> tuple[ClusterHandles, Topic, Values]:
-    """A topic whose partitions share an object of each round, two records each."""
+    """Create a topic whose partitions share an object of each round, with two records each."""
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("events", partitions, 1, **settings)
     return cluster, topic, share(cluster, *range(rounds), partitions=partitions)
 
 
 def state_of(cluster: ClusterHandles) -> TopicState:
-    """What the journal has of the topic."""
+    """Return the journal's state of the topic."""
     return cluster.journal(0).catch_up().topic(cluster.controller.snapshot().topic("events").revision)
 
 
 def values(cluster: ClusterHandles) -> Values:
-    """What a reader of the whole topic gets."""
+    """Return what a reader of the whole topic gets."""
     topic = cluster.controller.snapshot().topic("events")
     read: Values = {p: [] for p in range(topic.partitions)}
     for r in read_topic(cluster, topic):

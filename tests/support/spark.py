@@ -1,4 +1,4 @@
-"""The one Spark of a test process, from when it is first needed: to start one takes seconds, and every command would."""
+"""Holds the one Spark session of a test process from its first use: every command would need seconds to start its own."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MASTER: Final = "local[2,2]"
-"""A task that fails is done again, as on a cluster."""
+"""The 2 after the comma lets a failed task run again, as on a cluster."""
 
 _running: list[SparkSession] = []
 
 
 def the_session() -> SparkSession:
-    """The session of this process; its workers have the environment of its start."""
+    """Return the session of this process; its workers have the environment of its start."""
     from l0gc.spark.session import get_session
 
     if not _running or _running[0].sparkContext._jsc is None:  # a test has ended it
         conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
         with mock.patch.dict(os.environ):
-            os.environ.pop("L0GC_URL", None)  # the bucket of the test that comes first is not what later ones mean
+            os.environ.pop("L0GC_URL", None)  # this bucket of the first test is not that of later ones
             _running[:] = [get_session("tests", master=_MASTER, conf=conf)]
     return _running[0]
 
 
 def stop_session() -> None:
-    """End it: for what starts a Spark of another kind in this process, and at the end."""
+    """End the session, before this process starts a Spark of another kind and at the end."""
     from l0gc.spark.session import stop
 
     while _running:
@@ -39,7 +39,7 @@ def stop_session() -> None:
 
 @contextlib.contextmanager
 def shared_spark() -> Iterator[SparkSession]:
-    """The session, which l0gc's commands use in this process until the block ends."""
+    """Yield the session, which l0gc's commands use in this process until the block ends."""
     with commands_use(the_session()) as spark:
         yield spark
 

@@ -1,6 +1,6 @@
 """A standalone Spark cluster on this machine, from the pip-installed pyspark: one master and workers, each a process.
 
-What it runs is as on a machine of its own: no credentials, no profile, no setting, and a Python that has the libraries but
+Its processes run as on other machines: without credentials, profile or settings, in a Python that has the libraries but
 not l0gc.
 """
 
@@ -26,14 +26,14 @@ from tests.support.processes import parents
 _MASTER: Final = "org.apache.spark.deploy.master.Master"
 _WORKER: Final = "org.apache.spark.deploy.worker.Worker"
 HIDDEN: Final = "HIDDEN_MODULES"
-"""A variable of the executors' environment: the modules that their Python cannot import."""
+"""A variable of the executors' environment that lists the modules that their Python cannot import."""
 
 _START_S: Final = 200.0
 
 
 @dataclass
 class SparkCluster:
-    """A running cluster. `url` is what `--master` takes; logs and work files are in `folder`."""
+    """A running cluster. `url` is the value of `--master`; logs and work files are in `folder`."""
 
     url: str
     conf: dict[str, str]
@@ -42,7 +42,7 @@ class SparkCluster:
 
     @property
     def options(self) -> list[str]:
-        """What makes a command run here."""
+        """Return the options that let a command run here."""
         return [
             "--engine",
             "spark",
@@ -52,7 +52,7 @@ class SparkCluster:
         ]
 
     def executors(self) -> list[int]:
-        """The process ids of the executors that are alive: children of the workers."""
+        """Return the process ids of the executors that are alive: children of the workers."""
         found = []
         for pid, parent in parents().items():
             with suppress(OSError):
@@ -63,7 +63,9 @@ class SparkCluster:
 
 
 def _free_port() -> int:
-    """A port that nothing listens on, below those that systems give to clients: none takes it before Spark does."""
+    """Return a port without a listener, below those that systems give to clients, so that no client takes it before
+    Spark does.
+    """
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
         with socket.socket() as s, suppress(OSError):
@@ -81,11 +83,11 @@ def spark_cluster(
     hosts: Sequence[str] = ("127.0.0.1",),
     shuffle_service: bool = False,
 ) -> Iterator[SparkCluster]:
-    """Start a cluster with `workers` workers of `cores` cores each; everything is stopped in the end, by process id.
+    """Start a cluster with `workers` workers of `cores` cores each; at the end, stop every process by its id.
 
     Args:
-        folder: where logs and work files go.
-        hosts: the addresses of the workers, one after another: Spark takes them for as many machines.
+        folder: the folder for logs and work files.
+        hosts: the addresses of the workers, in turn; Spark regards each as a machine.
         shuffle_service: let the first worker serve what executors have written for each other, also after their death.
     """
     home = Path(pyspark.__file__).parent
@@ -111,7 +113,7 @@ def spark_cluster(
     def start(name: str, *args: str, more: Mapping[str, str] | None = None) -> None:
         log = (folder / f"{name}.log").open("wb")
         command = [str(home / "bin" / "spark-class"), *args]
-        # Its own session, so that what it starts can be stopped with it.
+        # A session of its own, so that its children can be stopped with it.
         started.append(
             subprocess.Popen(
                 command, env={**environment, **(more or {})}, stdout=log, stderr=log, start_new_session=True
@@ -151,9 +153,9 @@ def spark_cluster(
 
 
 def _python_without_l0gc(folder: Path) -> Path:
-    """This interpreter, without the folders from which l0gc could be imported; a zip that Spark brings is another thing.
+    """Return this interpreter without the folders from which l0gc could be imported.
 
-    Its pyspark is the installed one and not Spark's zip of it, which every process would compile anew.
+    Its pyspark is the installed one and not the zip that Spark brings, which every process would compile anew.
     """
     site = folder / "site"
     site.mkdir()

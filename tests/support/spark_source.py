@@ -1,4 +1,6 @@
-"""`format("l0gc")` without Spark: its readers and writers on a cluster in memory, task after task in this process."""
+"""Runs `format("l0gc")` without Spark: its readers and writers work on a cluster in memory, task after task in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ Row = tuple[int, int, bytes]
 
 
 class _Pool(InlineExecutor):
-    """Instead of threads: a test replays the order of store calls."""
+    """Replaces threads, so that a test can replay the order of store calls."""
 
     def __init__(self, *args: object) -> None:
         super().__init__()
@@ -42,7 +44,7 @@ class _Pool(InlineExecutor):
 
 @contextmanager
 def on(cluster: ClusterHandles) -> Iterator[None]:
-    """Readers and writers made inside work on this cluster, as the driver and as an executor."""
+    """Let readers and writers made inside the block work on this cluster, as the driver and as an executor."""
     with (
         mock.patch.object(readers, "cluster_at", return_value=cluster),
         mock.patch.object(sink, "cluster_at", return_value=cluster),
@@ -69,27 +71,27 @@ def stream_reader(**options: str) -> StreamReader:
 
 
 def table(reader: BatchReader | StreamReader, partitions: Sequence[InputPartition]) -> pa.Table:
-    """What the tasks of these partitions read, one after another."""
+    """Return what the tasks of these partitions read, one after another."""
     schema = to_arrow_schema(SCHEMA, timezone="UTC")
     batches = [b for p in partitions for b in reader.read(p)]
     return pa.Table.from_batches(batches, batches[0].schema if batches else schema)
 
 
 def rows_of(found: pa.Table) -> list[Row]:
-    """Partition, offset and value of each record."""
+    """Return partition, offset and value of each record."""
     columns = [found.column(name).to_pylist() for name in ("partition", "offset", "value")]
     return list(zip(*columns, strict=True))
 
 
 def read(cluster: ClusterHandles, /, **options: str) -> list[Row]:
-    """A batch, all of it."""
+    """Read a whole batch."""
     with on(cluster):
         reader = batch_reader(**options)
         return rows_of(table(reader, reader.partitions()))
 
 
 def arrow(rows: Rows) -> pa.RecordBatch:
-    """Rows to write, as Spark hands them over."""
+    """Return rows to write in the form in which Spark passes them."""
     times = dict.fromkeys(("create_time", "timestamp"), pa.timestamp("us", tz="UTC"))
     types = {"partition": pa.int32(), "topic": pa.string(), "headers": _HEADERS, **times}
     arrays = [pa.array(list(values), types.get(name, pa.binary())) for name, values in rows.items()]
@@ -97,7 +99,7 @@ def arrow(rows: Rows) -> pa.RecordBatch:
 
 
 def columns_of(rows: Rows) -> StructType:
-    """The same rows' schema in Spark."""
+    """Return the schema of these rows in Spark."""
     found = StructType()
     for name in rows:
         kinds = {"partition": "integer", "topic": "string", "create_time": "timestamp", "timestamp": "timestamp"}
@@ -106,28 +108,28 @@ def columns_of(rows: Rows) -> StructType:
 
 
 def write_batch(cluster: ClusterHandles, *tasks: Rows, **options: str) -> None:
-    """Write a batch, each of these by a task."""
+    """Write a batch with one task for each argument."""
     with on(cluster):
         writer = data_source(**options).writer(columns_of(tasks[0]), False)
         writer.commit([writer.write(iter([arrow(t)])) for t in tasks])
 
 
 def staged(cluster: ClusterHandles, rows: Rows, batch: int, query: str = "q", **options: str) -> TaskCommit:
-    """What a task of a micro-batch reports to the driver."""
+    """Return what a task of a micro-batch reports to the driver."""
     with on(cluster), mock.patch.object(sink, "_this_task", return_value=(0, query, batch)):
         writer = data_source(**options).streamWriter(columns_of(rows), False)
         return writer.write(iter([arrow(rows)]))
 
 
 def commit(cluster: ClusterHandles, messages: Sequence[TaskCommit | None], batch: int, **options: str) -> UploadResult:
-    """Commit a micro-batch, as a driver that has just been started; also on several threads, as `on` cannot be."""
+    """Commit a micro-batch as a new driver does; unlike `on`, this also works on several threads."""
     chosen = write_options({"url": URL, "topic": "events", **options}, topic_column=True, streaming=True)
     return sink.committed(cluster, chosen, messages, batch)
 
 
 @contextmanager
 def overtaken_by(other: Callable[[], object]) -> Iterator[None]:
-    """Somebody else does this before the first append to a journal."""
+    """Do `other` before the first append to a journal."""
     append, waiting = JournalHandle.append, [other]
 
     def late(handle: JournalHandle, objects: object) -> object:

@@ -26,7 +26,7 @@ ROWS = 4000
 
 
 def slow_once(batches: Iterator[Any]) -> Iterator[Any]:
-    """The first attempt of task 0 gives all its rows, and then does not end."""
+    """Yield all rows, but let the first attempt of task 0 hang after them."""
     import time
 
     from pyspark import TaskContext

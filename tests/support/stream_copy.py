@@ -11,7 +11,7 @@ import l0gc.spark
 from l0gc.spark.session import get_session
 
 SHORT_LIVED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-"""Java compiles nothing for the few rows that this driver lives to see."""
+"""Settings under which Java compiles nothing for the few rows of this short-lived driver."""
 
 
 def main() -> None:

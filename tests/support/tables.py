@@ -1,4 +1,4 @@
-"""Catalogs for tests of tables, and what a table names."""
+"""Configures catalogs for tests of tables, and lists what a table names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HOUR_MS = 3_600_000
 
 
 def sql_catalog(monkeypatch: pytest.MonkeyPatch, folder: Path, warehouse: str = "") -> None:
-    """Have PyIceberg know a catalog `lake`, in SQLite."""
+    """Configure PyIceberg's catalog `lake`, in SQLite."""
     configure(
         monkeypatch,
         type="sql",
@@ -38,14 +38,14 @@ def configure(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
 
 
 def with_table(cluster: ClusterHandles) -> TopicTable:
-    """The topic `events` gets a table."""
+    """Give the topic `events` a table."""
     wanted = table_of(cluster.controller.snapshot().topic("events"), "lake", None)
     create_table(cluster, wanted)
     return wanted
 
 
 def sync(cluster: ClusterHandles, keep_ms: int = DAY_MS) -> TableSynced:
-    """Sync the table of `events`, which names then what the journals list, each object once."""
+    """Sync the table of `events`, and check that it names what the journals list, each object once."""
     result = sync_tables(cluster, "events", keep_ms)
     if result.failures:
         raise result.failures[0]
@@ -60,7 +60,7 @@ def table(cluster: ClusterHandles) -> Table:
 
 
 def names(cluster: ClusterHandles, snapshot_id: int | None = None) -> list[str]:
-    """The keys of the objects that a snapshot names, as often as it does."""
+    """Return the keys of the objects that a snapshot names, as often as it names them."""
     tasks = table(cluster).scan(snapshot_id=snapshot_id).plan_files()
     return sorted(t.file.file_path.removeprefix(cluster.store.url) for t in tasks)
 
@@ -70,7 +70,7 @@ def assert_named(cluster: ClusterHandles) -> None:
 
 
 def lift(cluster: ClusterHandles, times: int = 1) -> None:
-    """Upload and reconcile so many objects of each partition."""
+    """Upload and reconcile this many objects of each partition."""
     for n in range(times):
         put(cluster, "events", {p: [b"%d" % n] for p in range(2)})
         cluster.controller.advance()
@@ -78,7 +78,7 @@ def lift(cluster: ClusterHandles, times: int = 1) -> None:
 
 
 def vacuum_all(cluster: ClusterHandles) -> None:
-    """A vacuum that takes whatever no pin keeps."""
+    """Run a vacuum that deletes whatever no pin keeps."""
     housekeep(cluster, barrier=True)
     tick(cluster, 3)
     housekeep(cluster, barrier=True)

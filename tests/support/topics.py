@@ -1,4 +1,4 @@
-"""Topics that are created as the library creates them, with its guards."""
+"""Creates topics as the library does, with its guards."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ def topics_of(cluster: ClusterHandles) -> Topics:
 
 
 def create_topic(cluster: ClusterHandles, name: str, partitions: int, journals: int | None = None) -> Topic:
-    """Create a topic, and return it as the controller has it."""
+    """Create a topic, and return the controller's record of it."""
     topics_of(cluster).create(name, partitions, journals)
     return cluster.controller.replica.state.topic(name)

@@ -1,4 +1,4 @@
-"""How many examples a property is tried with: few in `make test`, ten times as many in `make release`."""
+"""Sets with how many examples a property is tried: few in `make test`, ten times as many in `make release`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _TIMES: Final = int(os.environ.get("L0GC_TRIES", "1"))  # at import: a test's en
 
 
 def tries(examples: int) -> settings:
-    """The settings of a test that tries so many examples in `make test`."""
+    """Return the settings of a test that tries this many examples in `make test`."""
     return settings(max_examples=examples * _TIMES)

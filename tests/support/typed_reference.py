@@ -1,4 +1,6 @@
-"""A reference for typed columns that shares no code with l0gc: Python's json, decimal and datetime, and no Arrow."""
+"""A reference for typed columns that shares no code with l0gc: it uses Python's json, decimal and datetime, and no
+Arrow.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,12 @@ from typing import Any, Final
 
 DEEPEST: Final = 200
 NO: Final = object()
-"""In place of a value that does not fit."""
+"""Replaces a value that does not fit."""
 _WHOLE: Final = {"int": 32, "long": 64}
 
 
 class Number(str):
-    """A number as its record writes it."""
+    """A number as its record spells it."""
 
 
 def _never(text: str) -> Any:
@@ -26,7 +28,7 @@ def _never(text: str) -> Any:
 
 
 def expected_columns(value: bytes, fields: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:
-    """The columns of a value, by the types in Iceberg's JSON, and whether all of it fits."""
+    """Return the columns of a value, by the types in Iceberg's JSON, and whether the whole value fits."""
     nothing = dict.fromkeys(fields)
     try:
         record = json.loads(value.decode(), parse_int=Number, parse_float=Number, parse_constant=_never)
@@ -39,7 +41,7 @@ def expected_columns(value: bytes, fields: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def _lone_surrogate(text: str) -> bool:
-    """Whether a part of a surrogate pair is escaped alone, also in a string that a later one replaces."""
+    """Return whether one half of a surrogate pair is escaped alone, also in a string that a later one replaces."""
     if "\\u" not in text and "\\U" not in text:
         return False
     escapes = re.sub(r"\\[^u]", "", text)

@@ -107,7 +107,7 @@ _ZONES: Final = (
 
 
 def a_kind(r: Random, depth: int = 0) -> Any:
-    """A type, in Iceberg's JSON."""
+    """Draw a type in Iceberg's JSON."""
     kind = r.choice((*SIMPLE, "decimal", "decimal", "struct", "list") if depth < 3 else (*SIMPLE, "decimal"))
     if kind == "decimal":
         precision = r.choice((1, 2, 9, 10, 18, 19, 37, 38, r.randint(1, 38)))
@@ -120,7 +120,7 @@ def a_kind(r: Random, depth: int = 0) -> Any:
 
 
 def fields_of(r: Random, most: int, depth: int = 0) -> list[dict[str, Any]]:
-    """Some fields whose names differ in more than case."""
+    """Draw fields whose names differ in more than case."""
     names = {name.lower(): name for name in r.sample(NAMES, r.randint(1, most))}
     return [{"name": name, "type": a_kind(r, depth)} for name in names.values()]
 
@@ -168,7 +168,7 @@ def _good(r: Random, kind: str) -> str:
 
 
 def a_value(r: Random, kind: Any, odd: float) -> str:
-    """The text of a value, which need not fit with this probability."""
+    """Draw the text of a value, which with probability `odd` need not fit."""
     if r.random() < 0.1:
         return "null"
     strange = r.random() < odd
@@ -195,7 +195,7 @@ def a_value(r: Random, kind: Any, odd: float) -> str:
 
 
 def a_record(r: Random, fields: list[dict[str, Any]], odd: float) -> str:
-    """The text of an object with some of the fields, and others."""
+    """Draw the text of an object with some of the fields, and others."""
     parts = [(f["name"], a_value(r, f["type"], odd)) for f in fields if r.random() < 0.9]
     if r.random() < odd:
         extra = r.choice(NAMES)
@@ -208,7 +208,7 @@ def a_record(r: Random, fields: list[dict[str, Any]], odd: float) -> str:
 
 
 def a_line(r: Random, fields: list[dict[str, Any]], odd: float) -> bytes:
-    """A record, which is rarely no object at all."""
+    """Draw a record, which in rare cases is not an object."""
     line = a_record(r, fields, odd).encode()
     if r.random() < odd / 20:
         cut = r.randrange(len(line) + 1)

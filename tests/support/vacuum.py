@@ -1,4 +1,4 @@
-"""Vacuums without a grace, and the epochs that pass before them."""
+"""Runs vacuums without grace, after the epochs that have to pass first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def vacuum(cluster: ClusterHandles, options: Vacuum = NOW) -> VacuumResult:
 
 
 def tick(cluster: ClusterHandles, times: int = 1) -> None:
-    """So many epochs pass, a minute each, and the house is kept."""
+    """Let this many epochs pass, a minute each, and run housekeeping."""
     for _ in range(times):
         store_of(cluster).clock.ms += 60_000
         cluster.controller.advance()
@@ -27,6 +27,6 @@ def tick(cluster: ClusterHandles, times: int = 1) -> None:
 
 
 def vacuum_later(cluster: ClusterHandles) -> None:
-    """A vacuum some epochs later, so that everything has had its grace."""
+    """Vacuum some epochs later, when the grace of everything is over."""
     tick(cluster, 3)
     assert vacuum(cluster).problem is None

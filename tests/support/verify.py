@@ -1,4 +1,4 @@
-"""A journal with records in L1 and in L0, made without uploader and reconciler, to be read and damaged."""
+"""Creates a journal with records in L1 and in L0, without uploader and reconciler, for tests that read and damage it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ RECORDS = {0: 10, 2: 6}
 
 
 def loaded_cluster() -> ClusterHandles:
-    """Topic events, three partitions in one journal: as `RECORDS` says in L1, and as much again in an L0 object."""
+    """Create the topic events with three partitions in one journal: the `RECORDS` in L1, and as many again in an L0
+    object.
+    """
     cluster = topic_in_memory(3)
     put(cluster, RECORDS)
     lift(cluster)
@@ -41,7 +43,7 @@ def loaded_cluster() -> ClusterHandles:
 
 
 def put(cluster: ClusterHandles, records: Mapping[int, int], name: str = "events") -> str:
-    """Upload an L0 object with so many records for each partition; returns its key. Raises why it did not land."""
+    """Upload an L0 object with this many records for each partition and return its key, or raise why it did not land."""
     values = {p: [b"record-%05d" % i for i in range(n)] for p, n in records.items()}
     parts = stored(cluster, topic_of(cluster, name), values, epoch=cluster.controller.snapshot().epoch)
     for journal, extents in parts.items():
@@ -52,7 +54,7 @@ def put(cluster: ClusterHandles, records: Mapping[int, int], name: str = "events
 
 
 def lift(cluster: ClusterHandles, name: str = "events", *, per_file: int = 1_000_000) -> None:
-    """Reconcile what the topic has, at most so many records into an L1 object."""
+    """Reconcile all records of the topic, at most this many into an L1 object."""
     topic = topic_of(cluster, name)
     epoch = cluster.controller.epoch()
     for partition_range in topic.partition_ranges():
@@ -77,7 +79,7 @@ def lift(cluster: ClusterHandles, name: str = "events", *, per_file: int = 1_000
 
 
 def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
-    """Write an L1 object with the records that its name says; returns its size."""
+    """Write an L1 object with the records that its name lists; return its size."""
     n = file.last_offset - file.base_offset + 1
     arrays = [
         columns.numbers(np.arange(file.base_offset, file.base_offset + n)),
@@ -92,12 +94,12 @@ def put_l1(store: ObjectStore, p: PartitionId, file: L1File) -> int:
 
 
 def compute_and_publish(cluster: ClusterHandles) -> int:
-    """M, as the journals allow it."""
+    """Compute M from the journals, and publish it."""
     return run_pipeline(cluster, JournalSource(cluster)).watermark
 
 
 def scan_and_publish(cluster: ClusterHandles, *, accept_lost: bool = False) -> WatermarkResult:
-    """As `l0gc compute-watermark` does."""
+    """Run what `l0gc compute-watermark` runs."""
     workers = LocalWorkers(cluster)
     return run_pipeline(
         cluster, JournalSource(cluster, workers), partial(read_listing, workers), accept_lost=accept_lost
@@ -121,11 +123,11 @@ def events_of(cluster: ClusterHandles) -> TopicState:
 
 
 def object_of(cluster: ClusterHandles, index: int = 0, name: str = "events") -> UnreconciledObject:
-    """An unreconciled object, as the journal of the topic's first partition has it."""
+    """Return an unreconciled object, as the journal of the topic's first partition lists it."""
     return handle_of(cluster, name).catch_up().topics[topic_of(cluster, name).revision].objects[index]
 
 
 def l1_of(cluster: ClusterHandles, partition: int = 0) -> tuple[str, L1File]:
-    """The newest L1 object of a partition of events, and its key."""
+    """Return the newest L1 object of a partition of events, with its key."""
     file = events_of(cluster).files(partition)[-1]
     return l1_key(topic_of(cluster).id(partition), file), file

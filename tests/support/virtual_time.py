@@ -1,6 +1,6 @@
-"""Workers that wait on a clock of their own: hours of a sweep in a moment, the same at every run.
+"""Workers that wait on their own clock: hours of a sweep take a moment, and every run is the same.
 
-Each worker is a greenlet. When it sleeps, the worker that wakes up first goes on, and the clock stands where that one wakes.
+Each worker is a greenlet. When a worker sleeps, the one that wakes up first continues, and the clock moves to its time.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class VirtualClock:
         self._hub.switch()
 
     def start(self, worker: Callable[[], None]) -> None:
-        """Run another worker, from now on."""
+        """Run another worker from this time on."""
         heapq.heappush(self._waiting, (self.now, next(self._numbers), greenlet(worker, self._hub)))
 
     def run(self, *workers: Callable[[], None]) -> None:
-        """Run the workers to their ends; what one of them raises is raised."""
+        """Run the workers to their ends, and raise what one of them raises."""
         self._hub = getcurrent()
         try:
             for worker in workers:
@@ -54,7 +54,7 @@ class VirtualClock:
 
 
 class VirtualThreads(Executor):
-    """As many greenlets as are wanted."""
+    """Runs as many greenlets as are requested."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock

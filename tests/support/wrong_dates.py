@@ -1,4 +1,4 @@
-"""A store of two servers, one of which has a wrong clock."""
+"""A store with two servers, one of which has a wrong clock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DAY_MS: Final = 24 * 3_600_000
 
 
 class MisdatedStore(MemoryStore):
-    """The next call of each method that `wrong` names is answered by the server whose clock is ahead by `ahead_ms`."""
+    """Answers the next call of each method in `wrong` by the server whose clock is ahead by `ahead_ms`."""
 
     def __init__(self, ahead_ms: int) -> None:
         super().__init__()
