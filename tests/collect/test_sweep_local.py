@@ -158,7 +158,7 @@ def test_a_watermark_above_the_cluster_epoch_is_refused() -> None:
 
 
 def test_another_clusters_watermark_is_refused() -> None:
-    """Hazard 11."""
+    """Guards against hazard 11."""
     cluster = a_cluster(watermark=None)
     publish(cluster.store, cluster.runtime, PublishedWatermark("another", 4, EPOCHS, 0))
     before = dict(store_of(cluster).objects)

@@ -373,7 +373,7 @@ def test_a_store_that_cannot_be_reached_has_no_status() -> None:
 
 
 def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back() -> None:
-    """Hazard 10."""
+    """Guards against hazard 10."""
     cluster = topic_in_memory(2)
     for _ in range(3):
         cluster.controller.advance()

@@ -72,7 +72,7 @@ def test_every_key_is_read_once_foreign_ones_too(
 def test_a_store_that_lists_backwards_is_read_once_too(
     bucket: Bucket, page_size: int, readers: int, ceiling: int
 ) -> None:
-    """Hazard 12."""
+    """Guards against hazard 12."""
     layout, keys, _ = bucket
     reader = read_all(a_store(keys, max(2, page_size), Backwards), layout, readers, ceiling, 1)
     assert sorted(reader.keys) == below(layout, keys)

@@ -1,4 +1,4 @@
-"""How much a reader holds at once, for the tests of reading."""
+"""The size of a reader's window, for the tests of reading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from l0gc.streamlog import reader
 
 @pytest.fixture(params=[1, 1 << 25])
 def window_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """The bytes that a reader holds; a test may ask for others with `indirect=True`."""
+    """Set how many bytes a reader holds; a test may choose another size with `indirect=True`."""
     size = request.param
     assert isinstance(size, int)
     monkeypatch.setattr(reader, "WINDOW_BYTES", size)

@@ -139,7 +139,7 @@ def test_a_report_of_a_partition_that_is_not_listed_must_be_meant(
 
 
 def test_a_report_above_the_epoch_stops_everything() -> None:
-    """Hazard 10."""
+    """Guards against hazard 10."""
     for reported in ({P0: 51}, {P0: 3, ("gone", 0): 51}):
         cluster = external_cluster()
         with pytest.raises(
@@ -174,7 +174,7 @@ def test_an_epoch_reported_meanwhile_by_a_faster_run_counts_too() -> None:
 
 
 def test_another_clusters_files_are_refused() -> None:
-    """Hazard 11."""
+    """Guards against hazard 11."""
     theirs = ExternalLog(50, ExternalSummary(partitions=1, cluster_ids=["another"]))
     with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
         run(external_cluster(), theirs)

@@ -105,7 +105,7 @@ def test_a_watermark_is_raised_and_may_be_published_again(store: MemoryStore) ->
 
 
 def test_a_lower_watermark_is_refused(store: MemoryStore) -> None:
-    """Hazard 15."""
+    """Guards against hazard 15."""
     put(store, a_watermark(7))
     with pytest.raises(SafetyError, match="computed M = 5, but M = 7 is published, and it never goes down"):
         put(store, a_watermark(5))
@@ -115,7 +115,7 @@ def test_a_lower_watermark_is_refused(store: MemoryStore) -> None:
 def test_a_run_unaware_of_the_newest_pin_is_refused(
     store: MemoryStore,
 ) -> None:
-    """Hazard 36."""
+    """Guards against hazard 36."""
     cluster = memory_cluster(store)
     cluster_id = cluster.identity().cluster_id
     put(store, a_watermark(3, 10, cluster_id))
@@ -174,7 +174,7 @@ def test_a_published_watermark_above_the_cluster_epoch_is_refused(store: MemoryS
 
 
 def test_another_clusters_watermark_is_neither_read_nor_replaced(store: MemoryStore) -> None:
-    """Hazard 11."""
+    """Guards against hazard 11."""
     put(store, a_watermark(7, cluster_id="d"))
     before = store.objects[PUBLISHED_WATERMARK].body
     with pytest.raises(ClusterMismatchError, match=r"published\.json belongs to cluster d"):

@@ -1,4 +1,4 @@
-"""Which entries of the controller's log may land: one check, whose sentence a user reads and a reader of the log names."""
+"""Which entries may land in the controller's log: one check, whose sentence users and readers of the log see."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
     (created("v", 8, 0), "8 partitions cannot lie in 0 journals"),
     (created("v", 8, -1), "8 partitions cannot lie in -1 journals"),
     (created("v", 8, 5), "8 partitions cannot lie in 5 journals: this cluster has 4"),
-    (created("v", 2, 3), "2 partitions cannot lie in 3 journals"),  # a journal without a partition
+    (created("v", 2, 3), "2 partitions cannot lie in 3 journals"),  # one journal would get no partition
     (CreateTopic("v", 1, 1, ""), "the id of topic 'v'"),
     (CreateTopic("v", 1, 1, LONG), "the id of topic 'v'"),
     (CreateTopic("v", 1, 1, "id-v", -2), "retention_ms cannot be -2"),
@@ -86,26 +86,26 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
     (ForgetTopics([6, 6]), "named twice"),
     (Tick(3, "a\nb"), TEXT),
     (Tick(3, LONG), TEXT),
-    (Tick(to=NEXT - 1), "cannot be advanced to"),  # an operator's jump leads upward, and leaves epochs to go on with
+    (Tick(to=NEXT - 1), "cannot be advanced to"),  # a jump must go up, and leave room for later epochs
     (Tick(to=-2), "cannot be advanced to"),
     (Tick(to=HIGHEST_JUMP + 1), "cannot be advanced to"),
-    (bump(2), "cannot go to epoch 2"),  # the epoch goes down, stays, jumps
+    (bump(2), "cannot go to epoch 2"),  # the epoch goes down, stays or jumps
     (bump(3, 2), "cannot go to epoch 3"),
     (bump(5, 3), "cannot go to epoch 5"),
     (bump(3), "cannot go to epoch 3"),
     (bump(NEXT + 1), "cannot go to epoch"),  # above the cluster epoch
-    (bump(4, 2), "cannot go to epoch 4"),  # it was bumped from an epoch that it was not at
-    (bump(4, 3, producer_id=8), "cannot go to epoch 4"),  # another id
+    (bump(4, 2), "cannot go to epoch 4"),  # the producer was never at epoch 2
+    (bump(4, 3, producer_id=8), "cannot go to epoch 4"),  # a different id
     (bump(1, producer_id=8), "cannot go to epoch 1"),
     (bump(0, 0, producer_id=8), "cannot go to epoch 0"),
     (bump(4, 3, name="q"), "cannot go to epoch 4"),
-    (bump(0, name="q"), "cannot go to epoch 0"),  # the id of another
+    (bump(0, name="q"), "cannot go to epoch 0"),  # the id of another producer
     (bump(0, producer_id=-1), "must be from 0 to"),
     (bump(0, producer_id=MAX_PRODUCER_ID), "must be from 0 to"),
     (bump(0, name="", producer_id=8), f"producer name.*{TEXT}"),
     (bump(0, name="q\n", producer_id=8), f"producer name.*{TEXT}"),
     (InitProducer("p", 7, 4, 3, ""), f"the run of producer 'p'.*{TEXT}"),
-    (InitProducer("p", 7, 4, 3, "run-3"), "cannot go to epoch 4"),  # the run of the epoch before
+    (InitProducer("p", 7, 4, 3, "run-3"), "cannot go to epoch 4"),  # the run of the previous epoch
     (CreatePin("", 5), TEXT),
     (CreatePin("v", 0), "at most"),
     (CreatePin("v", MAX_PIN_MS + 1), "at most"),
@@ -115,7 +115,7 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
     (PinTookEffect("v", 8, -1, []), "pin 'v' does not exist, or has ended"),
     (PinTookEffect("new", 8, -1, []), "of epoch 8 has ended; that of epoch 10 was left as it is"),
     (PinTookEffect("backup", 8, 3, []), "has already taken effect"),
-    (PinTookEffect("new", 10, 3, []), "holds M at 3"),  # a pin of L1 alone lets M move
+    (PinTookEffect("new", 10, 3, []), "holds M at 3"),  # a pin of L1 alone does not hold M
     (PinTookEffect("new", 10, -2, []), "holds M at -2"),
     (PinTookEffect("new", 10, -1, [(1, Place(0)), (0, Place(0))]), "names impossible ends of journals"),
     (PinTookEffect("new", 10, -1, [(1, Place(0)), (1, Place(0))]), "names impossible ends of journals"),
@@ -161,7 +161,7 @@ def test_writers_and_readers_refuse_an_entry_with_one_sentence(entry: Controller
 ACCEPTED: list[ControllerEntry] = [
     bump(4, 3),
     bump(NEXT),
-    bump(0, producer_id=8),  # its writer forgets names earlier
+    bump(0, producer_id=8),  # written by an l0gc that forgets names sooner
     created("v", MAX_PARTITIONS, 4),
     CreateTopic("v", 1, 1, "id-v", -1, MAX_RETENTION),
     AlterTopic("t", 1, None, 0),

@@ -1,4 +1,4 @@
-"""The controller's handle: several processes on one store see one cluster, whatever is lost on the way."""
+"""The controller's handle: several processes on one store see one cluster, whichever replies are lost."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from tests.support.memory_store import (
 
 
 def another(cluster: ClusterHandles, seed: int = 1, **kwargs: object) -> ClusterHandles:
-    """Another process on the same store."""
+    """Open the store in another process."""
     assert isinstance(cluster.store, MemoryStore)
     return ClusterHandles(cluster.store, Runtime(cluster.store.clock, random.Random(seed)), **kwargs)  # type: ignore[arg-type]
 
 
 def two() -> tuple[ClusterHandles, ClusterHandles]:
-    """Two processes of one cluster."""
+    """Return two processes of one cluster."""
     a = memory_cluster()
     return a, another(a)
 
 
 def during_next_append(action: Callable[[], object]) -> Callable[[Call], None]:
-    """A fault that runs `action` just before the next controller entry is created."""
+    """Return a fault that runs `action` just before the next controller entry is created."""
     return once(action, "put_if_absent", CONTROLLER_LOG)
 
 
@@ -130,7 +130,7 @@ def test_a_layout_that_cannot_be_is_refused_before_anything_is_written() -> None
 
 
 def test_a_process_that_expects_another_cluster_is_refused_everything() -> None:
-    """Hazard 11."""
+    """Guards against hazard 11."""
     cluster = memory_cluster()
     store = store_of(cluster)
     before = dict(store.objects)
@@ -207,7 +207,7 @@ def test_a_topic_created_after_a_snapshot_has_a_later_revision() -> None:
 
 
 def test_a_snapshot_knows_every_topic_up_to_its_epoch() -> None:
-    """Hazard 5: others create a topic before every second of its store calls; its epoch and its topics are of one moment."""
+    """Hazard 5: others create a topic before every second store call, and the snapshot's epoch and topics still match."""
     a, b = two()
     store, created = store_of(a), list[int]()
     calls = itertools.count()
@@ -250,7 +250,7 @@ def test_of_two_that_expect_the_same_epoch_one_advances_it() -> None:
 
 @pytest.mark.parametrize("local_ms", [0, 10**13])
 def test_a_tick_is_due_by_the_stores_clock(local_ms: int) -> None:
-    """Hazard 16: a local clock at the beginning of time, or centuries ahead, changes nothing."""
+    """Hazard 16: a local clock in 1970, or centuries ahead, changes nothing."""
     store = MemoryStore()
     cluster = ClusterHandles(store, Runtime(FakeClock(local_ms), random.Random(0)), epoch_interval_s=600)
     cluster.controller.bootstrap(shards=4)
@@ -330,7 +330,7 @@ def test_a_producer_expires_by_the_stores_clock() -> None:
     store_of(cluster).clock.sleep(RUN_LIMIT_MS / 1000 - 1)
     assert cluster.controller.producer_is_current(p.producer_id, p.epoch, p.run)
     store_of(cluster).clock.sleep(1)
-    # By the clock, not by a later entry's time.
+    # The clock decides, not the time of a later entry.
     assert not cluster.controller.producer_is_current(p.producer_id, p.epoch, p.run)
     assert cluster.controller.init_producer("p").producer_id == p.producer_id
     store_of(cluster).clock.sleep(NAME_EXPIRY_MS / 1000)
@@ -341,7 +341,7 @@ def test_a_producer_expires_by_the_stores_clock() -> None:
 
 
 def test_an_init_whose_reply_is_lost_on_the_way_lands_once() -> None:
-    """Hazard 8."""
+    """Guards against hazard 8."""
     a = memory_cluster()
     store_of(a).fault = lose_reply(CONTROLLER_LOG)
     assert a.controller.init_producer("p").epoch == 0
@@ -350,7 +350,7 @@ def test_an_init_whose_reply_is_lost_on_the_way_lands_once() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_next_init_fences_a_process_that_died(when: str) -> None:
-    """It knows neither id nor epoch when it is started again, so it bumps again, whether or not its bump had landed."""
+    """A restarted process has neither id nor epoch, so it bumps again, whether or not its first bump landed."""
     at = 0
     while True:
         at += 1
@@ -388,7 +388,7 @@ def test_two_that_begin_at_once_get_two_epochs() -> None:
 
 
 def test_concurrent_bumps_of_an_epoch_fence_or_coincide() -> None:
-    """A retry of one instance, and an instance that begins: the retry finds out that it was overtaken."""
+    """One instance retries while another one begins: the retry is fenced."""
     a, b = two()
     p = a.controller.init_producer("p")
     store_of(a).fault = during_next_append(lambda: b.controller.init_producer("p"))
@@ -397,7 +397,7 @@ def test_concurrent_bumps_of_an_epoch_fence_or_coincide() -> None:
     store_of(a).fault = lambda call: None
     q = a.controller.init_producer("q")
     store_of(a).fault = during_next_append(lambda: b.controller.init_producer("q", q.producer_id, q.epoch, q.run))
-    assert a.controller.init_producer("q", q.producer_id, q.epoch, q.run).epoch == 1  # its own retry: the same bump
+    assert a.controller.init_producer("q", q.producer_id, q.epoch, q.run).epoch == 1  # a retry gets the same bump
 
 
 def test_producers_outlive_a_truncation_of_the_controllers_log() -> None:
@@ -423,7 +423,7 @@ def test_an_instance_has_id_epoch_and_run_or_none() -> None:
 
 
 def restored(cluster: ClusterHandles, entries: int, seed: int) -> ClusterHandles:
-    """A process on a store whose controller log was put back to its first entries, for good."""
+    """Open a store whose controller log was permanently restored to its first entries, in another process."""
     store = MemoryStore(store_of(cluster).clock)
     objects = sorted(store_of(cluster).objects.items())
     store.objects = dict([(k, o) for k, o in objects if k.startswith(CONTROLLER_LOG)][:entries] + objects[-1:])
@@ -436,7 +436,7 @@ def test_a_restored_log_reissues_no_id_run_or_topic() -> None:
     p, q = a.controller.init_producer("p"), a.controller.init_producer("q")
     bumped = a.controller.init_producer("p", p.producer_id, p.epoch, p.run)
     topic, _ = a.controller.create_topic("t", 1)
-    b = restored(a, 2, seed=9)  # the cluster and the first p
+    b = restored(a, 2, seed=9)  # the cluster, and the first run of p
     assert b.controller.epoch() == 1
     other = b.controller.init_producer("q")
     again = b.controller.init_producer("p")
@@ -454,14 +454,14 @@ def test_a_restored_log_reissues_no_id_run_or_topic() -> None:
 
 
 def guarded(cluster: ClusterHandles, guard: Callable[[], None]) -> Controller:
-    """Another process whose guard is this one."""
+    """Return another process's controller with this guard."""
     store = store_of(cluster)
     runtime = Runtime(store.clock, random.Random(5))
     return Controller(SharedLog(store, CONTROLLER_LOG, runtime), runtime, guard=guard)
 
 
 def test_the_guard_refuses_every_entry_before_it_is_appended() -> None:
-    """Hazard 10: an entry in a log that went back takes an offset that a better recovery needs."""
+    """Hazard 10: an entry in a restored log takes an offset that a later, better restore needs."""
 
     def refuse() -> None:
         raise EpochRegressionError("the log went back")
@@ -486,7 +486,7 @@ def test_the_guard_refuses_every_entry_before_it_is_appended() -> None:
         with pytest.raises(EpochRegressionError, match="went back"):
             attempt()
     assert store_of(cluster).objects == before
-    assert controller.create_topic("t", 1)[1] is False  # what appends nothing is answered
+    assert controller.create_topic("t", 1)[1] is False  # a call that appends nothing succeeds
     assert not controller.bootstrap()
     assert controller.advance_above(5) == 6
     assert controller.tick_if_due() == 6
@@ -621,7 +621,7 @@ CALLS: dict[str, Callable[..., object]] = {
 def test_no_value_of_any_call_becomes_an_entry_that_a_reader_refuses(
     name: str, values: tuple[object], valid: bool
 ) -> None:
-    """Hazard 31: it ends in an error before the first write, or every process can read what landed."""
+    """Hazard 31: each call either fails before its first write, or lands an entry that every process can read."""
     cluster = memory_cluster(bootstrap=name != "bootstrap")
     if name != "bootstrap":
         cluster.controller.create_topic("t", 1)

@@ -1,4 +1,4 @@
-"""Where a topic's partitions live: decided by the log alone, in the emptiest journals, in runs that leave nothing out."""
+"""Where a topic's partitions live: the log alone decides, and fills the emptiest journals with unbroken runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.support.controller import FOUNDED, MACHINE, created, landed, state_of
 
 PLANS = st.lists(
     st.one_of(
-        st.tuples(st.integers(1, 50), st.integers(1, 5)),  # a topic with so many partitions, in so many journals
-        st.integers(0, 20),  # the topic with this number is deleted
+        st.tuples(st.integers(1, 50), st.integers(1, 5)),  # a topic with this many partitions, in this many journals
+        st.integers(0, 20),  # deletes the topic with this number
     ),
     max_size=30,
 )
 
 
 def held(state: ControllerState) -> Counter[int]:
-    """How many partitions each journal has, counted one by one."""
+    """Count the partitions of each journal, one by one."""
     return Counter(t.journal_of(p) for t in state.topics.values() for p in range(t.partitions))
 
 
@@ -105,7 +105,7 @@ def test_a_partition_that_the_topic_lacks_is_a_usage_error(partition: int) -> No
 
 
 def test_partitions_cost_nothing() -> None:
-    """A hundred topics of a million partitions each weigh what a hundred topics of one partition do."""
+    """A hundred topics of a million partitions weigh as much as a hundred topics of one partition."""
     weights = []
     for partitions in (1, MAX_PARTITIONS):
         state = state_of(FOUNDED)
@@ -119,5 +119,5 @@ def test_partitions_cost_nothing() -> None:
         tracemalloc.stop()
         assert state.partition_count == 100 * partitions
     (body_of_few, peak_of_few), (body_of_many, peak_of_many) = weights
-    assert body_of_many <= body_of_few + 100 * 4  # the number itself
+    assert body_of_many <= body_of_few + 100 * 4  # the number itself takes up to 4 bytes more
     assert peak_of_many <= 1.2 * peak_of_few

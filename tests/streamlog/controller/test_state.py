@@ -1,4 +1,4 @@
-"""The controller's state: the epoch is the offset, topics and producers come and go, and a replay is the live state."""
+"""The controller's state: the epoch is an offset, topics and producers come and go, and a replay gives the same state."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from tests.support.controller import FOUNDED, MACHINE, P0, created, landed, stat
         (Producer(7, 1, 0, 50, "b"), True),
         (Producer(7, 0, -1, 50, "b"), True),
         (Producer(7, 0, -1, 90, "a"), False),
-        (Producer(8, 0, -1, 50, "b"), True),  # its name was forgotten in between, within the same millisecond
+        (Producer(8, 0, -1, 50, "b"), True),  # its name was forgotten in the same millisecond
         (Producer(8, 0, -1, 49, "b"), False),
     ],
 )
@@ -63,14 +63,14 @@ def test_a_topics_revision_is_the_epoch_of_its_creation() -> None:
 
 
 def test_a_topic_that_is_created_again_is_another_one() -> None:
-    """Hazard 6: other keys, and nothing of its predecessor's at or above its own revision."""
+    """Hazard 6: it gets other keys, and nothing of its predecessor lies at or above its revision."""
     state = state_of(FOUNDED, created("t"), DeleteTopic("t", 1), created("t"))
     assert state.topic("t").id(0) == PartitionId("t", 3, 0)
     assert [d.topic.revision for d in state.deleted] == [1]
 
 
 def test_a_deleted_topic_must_be_closed_until_forgotten() -> None:
-    """Hazard 6."""
+    """Guards against hazard 6."""
     entries: list[ControllerEntry] = [FOUNDED, created("s", 1), created("t", 2, 2), DeleteTopic("t", 2)]
     entries += [DeleteTopic("s", 1), *[Tick()] * 2000]
     later = state_of(*entries)
@@ -199,13 +199,13 @@ def test_a_log_whose_time_goes_back_expires_nothing_early_and_in_order() -> None
 
 
 def test_a_journal_remembers_inputs_for_a_runs_maximum_duration() -> None:
-    """A run that takes as long as it may can be repeated for as long again, and finds its id and its position."""
+    """A run that lasts as long as it may can be repeated for as long again, and still finds its id and its position."""
     assert NAME_EXPIRY_MS >= 2 * RUN_LIMIT_MS
     assert PRODUCER_EXPIRY_MS >= NAME_EXPIRY_MS + RUN_LIMIT_MS
 
 
 def test_only_the_newest_unforgotten_run_may_begin() -> None:
-    """Hazard 17: what it landed may have been forgotten with it."""
+    """Hazard 17: the journals may have forgotten what an older run landed."""
     state = state_of(FOUNDED, P0, (100, bump(1)), (100, bump(0, name="q", producer_id=8)))
     last_ms = 100 + RUN_LIMIT_MS - 1
     assert state.may_begin(7, 1, "run-1", 100)
@@ -270,7 +270,7 @@ def test_a_replay_from_any_checkpoint_is_the_live_state(rng: random.Random, step
         payload = landed(len(log), entry).payload
         try:
             MACHINE.check(live, len(log), payload)
-        except UsageError:  # it asks for journals that there are not
+        except UsageError:  # more journals than the cluster has
             continue
         log.append(landed(len(log), entry, time_ms))
         before = live.copy()
@@ -279,7 +279,7 @@ def test_a_replay_from_any_checkpoint_is_the_live_state(rng: random.Random, step
         assert live.epoch == before.epoch + 1
         revisions = {t.revision for t in live.topics.values()} - {t.revision for t in before.topics.values()}
         assert revisions <= {live.epoch}
-        for t in before.topics.values():  # it never moves
+        for t in before.topics.values():  # a topic never moves
             assert live.topics.get(t.name, t).revision != t.revision or live.topics.get(t.name, t) == t
         assert MACHINE.decode(checkpoints[-1], "") == live
     for i in range(-1, len(checkpoints)):

@@ -1,4 +1,4 @@
-"""Value schemas: what is read, what it becomes, how it may change, and that ids stay."""
+"""Value schemas: which ones are accepted, how they are stored, how they may change, and that ids stay."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def schema(*some: tuple[str, Any]) -> ValueSchema:
 
 
 def shown(columns: tuple[ValueColumn, ...]) -> Any:
-    """Names and types, as pairs."""
+    """Return the columns as pairs of name and type."""
     return [(c.name, [c.type, *shown(c.children)] if c.children else c.type) for c in columns]
 
 
@@ -155,8 +155,8 @@ def test_a_topic_has_the_schema_that_it_was_created_or_altered_with() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        ValueSchema(3, schema(("a", "int")).columns, FIRST_ID),  # a number is skipped
-        ValueSchema(2, (ValueColumn(FIRST_ID + 7, "a", "int"),), FIRST_ID + 7),  # another id
+        ValueSchema(3, schema(("a", "int")).columns, FIRST_ID),  # skips a number
+        ValueSchema(2, (ValueColumn(FIRST_ID + 7, "a", "int"),), FIRST_ID + 7),  # a different id
         ValueSchema(2, (ValueColumn(FIRST_ID, "a", "int"), ValueColumn(FIRST_ID, "b", "int")), FIRST_ID),  # an id twice
         ValueSchema(2, (ValueColumn(FIRST_ID, "a", "string"),), FIRST_ID),
         ValueSchema(2, (ValueColumn(FIRST_ID, "b", "int"),), FIRST_ID),
@@ -179,7 +179,7 @@ def test_an_entry_with_a_schema_that_does_not_follow_is_refused(bad: ValueSchema
 
 @pytest.mark.parametrize("reading", range(1, 9))
 def test_two_that_alter_a_schema_at_once_both_get_theirs(reading: int) -> None:
-    """One reserves its numbers while the other's schema lands: it decides again on that."""
+    """One process reserves its numbers while the other's schema lands, and then decides again on that schema."""
     a = memory_cluster()
     b = another_process(a)
 

@@ -1,4 +1,4 @@
-"""Extents and blocks: what was packed comes out again, or nothing does."""
+"""Extents and blocks: a reader gets exactly what was packed, or an error."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def chunk(partition: int, values: Sequence[bytes], keys: Sequence[bytes | None] 
 
 
 def extents_of(packed: PackedObject, part: int = 0) -> list[Extent]:
-    """What a journal makes of it."""
+    """Return the extents that a journal keeps of the object."""
     o = msgspec.structs.replace(packed.parts[part].extents, key=KEY, epoch=7)
     topic = TopicState(3, "id")
     check_object(o)
@@ -105,7 +105,7 @@ def test_small_extents_share_a_block_and_large_ones_do_not() -> None:
 
 def test_an_object_does_not_grow_by_its_extents() -> None:
     values = [b'{"n":%06d,"text":"the same"}' % n for n in range(4000)]
-    random.Random(0).shuffle(values)  # numbers in order compress better than those of each partition
+    random.Random(0).shuffle(values)  # shuffled, since a sorted column compresses better than its slices
     whole = pack([[chunk(0, values)]])
     spread = pack([[chunk(p, values[p::2000]) for p in range(2000)]])
     assert len(spread.body) < 1.5 * len(whole.body)
@@ -126,7 +126,7 @@ def test_a_changed_a_missing_and_a_foreign_byte_are_reported_by_name() -> None:
 
 
 def claimed(body: bytes) -> Block:
-    """A block that says of these bytes what they are."""
+    """Return a block whose checksum and length match these bytes."""
     return Block(0, len(body), crc32c(body), 1 << 20, NOW_MS)
 
 

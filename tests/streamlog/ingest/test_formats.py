@@ -1,4 +1,4 @@
-"""What an input is: lines, packed lines, or something that is refused with a sentence that says what takes it."""
+"""The formats of an input: plain lines and packed lines are read; others are refused with the command that reads them."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_damaged_packed_input_sends_nothing_under_a_producer(
     with pytest.raises(UsageError, match=f"^{path} is {kind}, and damaged or cut short"):
         content(path)
     with ExitStack() as stack, pytest.raises(UsageError):
-        opened(path, stack, "in-turn/1")  # the id is made before the first batch is sent
+        opened(path, stack, "in-turn/1")  # hashed before the first batch is sent
 
 
 def test_a_byte_order_mark_is_dropped_at_the_beginning_alone(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_what_is_no_lines_is_refused_with_what_takes_it(tmp_path: Path, kind: st
     assert f"is {kind}, and upload takes newline-delimited records: " in said
     assert way in said
     assert "\n" not in said
-    assert content(path, form=RAW)  # with form=RAW it is taken
+    assert content(path, form=RAW)  # form=RAW accepts it
 
 
 def test_text_that_only_looks_like_a_file_of_another_kind_is_taken(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_share_is_known_of_a_file_that_is_what_it_holds(tmp_path: Path) -> Non
 
 
 SKIPPABLE = (0x184D2A50).to_bytes(4, "little") + (4).to_bytes(4, "little") + b"size"
-"""A frame with which files of pzstd begin."""
+"""A frame with which files of pzstd begin, and which readers skip."""
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_an_incomplete_gzip_member_behind_another_is_refused(tmp_path: Path, end
 
 
 def test_too_large_a_zstd_window_is_refused_with_the_unpacking_command(tmp_path: Path) -> None:
-    window = [(exponent << 3).to_bytes(1, "little") for exponent in (17, 21)]  # 128 MiB and 2 GiB, as of --long=31
+    window = [(exponent << 3).to_bytes(1, "little") for exponent in (17, 21)]  # 128 MiB and 2 GiB, as with --long=31
     lines = b"one\ntwo\n"
     block = (len(lines) << 3 | 1).to_bytes(3, "little") + lines
     fine, large = (b"\x28\xb5\x2f\xfd\0" + w + block for w in window)

@@ -1,4 +1,4 @@
-"""Group commit: batches that wait for the log go into one entry, in order, whatever of them is stale."""
+"""Group commit: batches that wait for the log go into one entry, in order, even if some are stale."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ PARTITIONS = 2
 
 @pytest.fixture(autouse=True)
 def _many_may_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A committer that is held up takes all that is packed."""
+    """Let sixteen packed batches wait for a slow committer."""
     monkeypatch.setattr(uploader, "_PACKED", 16)
 
 
 class Later(Executor):
-    """Runs what is submitted when the test says so, or when somebody waits for it: a committer that is held up."""
+    """A slow committer: runs submitted work when the test calls `go_on`, or when a result is awaited."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
@@ -71,7 +71,7 @@ class _Awaited(Future[T]):
 
 
 class OnDemand(Executor):
-    """Runs what is submitted when somebody asks for its result."""
+    """Runs submitted work when its result is requested."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         return _Demanded(lambda: fn(*args, **kwargs))
@@ -87,7 +87,7 @@ class _Demanded(Future[T]):
 
 
 def test_a_batch_that_is_packed_after_one_that_failed_is_not_committed(tmp_path: Path) -> None:
-    """If a record fails, so do all that follow it, those included that are on their way."""
+    """If a record fails, every later record fails, too, even if its batch is already packed."""
     cluster = topic_in_memory(PARTITIONS)
     store_of(cluster).fault = failing(CrashError, "put_if_absent", times=1)
     path = write(tmp_path / "in", lines(8))
@@ -98,7 +98,7 @@ def test_a_batch_that_is_packed_after_one_that_failed_is_not_committed(tmp_path:
 
 
 def test_no_more_batches_wait_than_fit_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reading thread waits for the committer then."""
+    """The reading thread waits for the committer once three batches wait."""
     monkeypatch.setattr(uploader, "_PACKED", 3)
     waiting: list[int] = []
 
@@ -134,7 +134,7 @@ def test_what_is_packed_while_the_log_is_slow_goes_into_one_entry(tmp_path: Path
 
 @pytest.mark.parametrize("with_producer", [False, True])
 def test_a_stale_batch_in_a_group_lands_after_earlier_ones(tmp_path: Path, with_producer: bool) -> None:
-    """Six batches wait, four at an epoch and two at the next; the window passes these as they land."""
+    """Six batches wait, four at one epoch and two at the next; the window slides past the last two before they land."""
     cluster = topic_in_memory(PARTITIONS)
     session = begin_run(cluster, "job") if with_producer else None
     puts: list[str] = []
@@ -145,7 +145,7 @@ def test_a_stale_batch_in_a_group_lands_after_earlier_ones(tmp_path: Path, with_
         puts.append(call.key)
         if len(puts) == 4:
             another_process(cluster, 78).controller.advance()
-            store_of(cluster).clock.ms += 60_000  # the uploader looks at the epoch again
+            store_of(cluster).clock.ms += 60_000  # so that the uploader reads the epoch again
         elif len(puts) == 8:  # after six objects and an entry
             slide(cluster, 2)
 

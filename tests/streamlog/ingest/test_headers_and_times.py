@@ -1,4 +1,4 @@
-"""Create times and headers in blocks: what was packed comes out, and records without them are stored as ever."""
+"""Create times and headers in blocks: both survive packing, and records without them are stored as before."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_bytes_below_a_null_do_not_count() -> None:
 
 @given(st.sampled_from(["s", "ms", "us", "ns", "int64"]), st.integers(-(2**63), 2**63 - 1))
 def test_a_create_time_is_kept_or_refused_and_never_becomes_another(unit: str, number: int) -> None:
-    """Compared with Python's numbers, which do not overflow."""
+    """Compares l0gc with Python's integers, which do not overflow."""
     kind = pa.int64() if unit == "int64" else pa.timestamp(unit, tz="UTC")
     rows = pa.record_batch({"create_time": pa.array([number, None], pa.int64()).cast(kind)})
     divisor = {"us": 1_000, "ns": 1_000_000}.get(unit, 1)

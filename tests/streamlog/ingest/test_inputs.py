@@ -1,4 +1,4 @@
-"""Inputs: records byte for byte, and known by their content."""
+"""Inputs: records byte for byte, identified by their content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def write(path: Path, body: bytes) -> Path:
         (b"one\ntwo", [b"one", b"two"]),  # no newline at the end
         (b"\n", [b""]),
         (b"one\n\n\ntwo\n", [b"one", b"", b"", b"two"]),
-        (b"one\r\ntwo\r\n", [b"one\r", b"two\r"]),  # a carriage return is the record's
+        (b"one\r\ntwo\r\n", [b"one\r", b"two\r"]),  # the carriage return belongs to the record
         (b"a\rb\x0bc\x0cd\x1ce\xe2\x80\xa8f\n\xff\x01\n", [b"a\rb\x0bc\x0cd\x1ce\xe2\x80\xa8f", b"\xff\x01"]),
     ],
 )
@@ -100,7 +100,7 @@ def test_an_input_that_cannot_be_read_is_named_before_anything_is_sent(tmp_path:
 
 
 class Stdin:
-    """What `sys.stdin` is to l0gc."""
+    """A stand-in for `sys.stdin`."""
 
     def __init__(self, body: bytes) -> None:
         self.buffer = io.BytesIO(body)
@@ -125,7 +125,7 @@ def test_an_open_file_is_read_as_a_file_is(spread: str | None) -> None:
         (source,) = open_inputs([io.BytesIO(b"1\n2\n")], spread, stack)
         assert all_of(source) == [b"1", b"2"]
         if spread is not None:
-            assert all_of(source) == [b"1", b"2"]  # again, from what was kept
+            assert all_of(source) == [b"1", b"2"]  # a second read comes from the kept copy
 
 
 def test_no_more_is_read_than_was_hashed(tmp_path: Path) -> None:
@@ -141,13 +141,13 @@ def test_no_more_is_read_than_was_hashed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spread", [None, "in-turn/1"])
 def test_a_pipe_is_read_once_and_as_a_whole(tmp_path: Path, spread: str | None) -> None:
-    body = b"".join(b"record %d\n" % n for n in range(2000))  # more than a peek takes, and less than a pipe holds
+    body = b"".join(b"record %d\n" % n for n in range(2000))  # larger than a peek, smaller than a pipe's buffer
     end, begin = os.pipe()
     os.write(begin, body)
     os.close(begin)
     with ExitStack() as stack:
         stack.callback(os.close, end)
-        (source,) = open_inputs([f"/dev/fd/{end}"], spread, stack)  # what a shell makes of <(command)
+        (source,) = open_inputs([f"/dev/fd/{end}"], spread, stack)  # the shell's name for <(command)
         assert all_of(source) == body.splitlines()
         if spread is not None:
             assert [source.input_id] == ids([write(tmp_path / "same", body)], spread)
@@ -173,7 +173,7 @@ def of(source: Source, spread: str | None = None) -> list[bytes]:
 
 @pytest.mark.parametrize("spread", [None, "in-turn/1"])
 def test_an_iterable_gives_its_records_byte_for_byte(spread: str | None) -> None:
-    records = [b"%d" % n for n in range(50_000)]  # more than a block
+    records = [b"%d" % n for n in range(50_000)]  # more than one block
     for some in (records, [b"one\n", b"", b"two\nlines", b"PAR1\x15", b"\0"], []):
         assert [r[0] for r in unpacked(of((r for r in some), spread))] == some
 
@@ -181,7 +181,7 @@ def test_an_iterable_gives_its_records_byte_for_byte(spread: str | None) -> None
 @pytest.mark.parametrize("spread", [None, "in-turn/1"])
 def test_a_file_that_the_caller_opened_is_read_and_stays_open(tmp_path: Path, spread: str | None) -> None:
     body = b"".join(b"record %d\n" % n for n in range(100_000))
-    with write(tmp_path / "in", body).open("rb", buffering=0) as raw:  # which has no read1
+    with write(tmp_path / "in", body).open("rb", buffering=0) as raw:  # a raw file has no read1
         assert of(raw, spread) == body.splitlines()
         assert not raw.closed
     memory = io.BytesIO(body)

@@ -1,4 +1,4 @@
-"""An object that is written anew is what was staged, whatever a bad replica gives (hazard 34)."""
+"""An object that is written again equals the staged one, whatever a bad replica returns (hazard 34)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ L0 = "level_zero/"
 
 
 def late(partitions: int = 2, journals: int = 1) -> tuple[ClusterHandles, Sequence[WrittenObject]]:
-    """A topic, and an object that was staged for it before the windows moved on."""
+    """Return a cluster with a topic, and an object staged for it before the windows slid past its epoch."""
     cluster = topic_in_memory(partitions, journals)
     rows: Rows = {"value": VALUES, "partition": [n % partitions for n in range(len(VALUES))]}
     objects = staged(cluster, rows, 0, topic="events").objects
@@ -42,7 +42,7 @@ def test_one_bad_reading_of_a_staged_object_is_read_again(way: str) -> None:
     with misread(cluster, L0, WAYS[way], 1) as bad:
         sink.commit(cluster, objects)
     assert bad.keys == [objects[0].object.key]
-    store_of(cluster).delete(bad.keys)  # as a sweep does, once M has passed it
+    store_of(cluster).delete(bad.keys)  # as a sweep deletes it once M has passed it
     assert stored_values(cluster, "events") == landed()
 
 

@@ -1,4 +1,4 @@
-"""An upload from its beginning: what is checked, and that nothing is written before."""
+"""The start of an upload: the checks that precede its first write."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_records_go_round_robin_to_one_partition_or_by_a_field(tmp_path: Path) -
     run(cluster, str(path), partition=1)
     assert stored_values(cluster, "events")[1][3:] == records
     run(cluster, io.BytesIO(path.read_bytes()), key_field="k", producer="job")
-    assert run(cluster, path, key_field="k", producer="job").skipped == 9  # known by its content
+    assert run(cluster, path, key_field="k", producer="job").skipped == 9  # recognised by its content
     assert sum(map(len, stored_values(cluster, "events"))) == 27
 
 
@@ -93,7 +93,7 @@ def test_an_upload_ticks_if_that_is_due(tmp_path: Path) -> None:
 
 
 def test_a_refused_upload_leaves_the_controllers_log_as_it_was(tmp_path: Path) -> None:
-    """After the log was restored, a tick and a producer's bump would take offsets that a better recovery needs."""
+    """In a restored log, a tick and a producer's bump would take offsets that a later, better restore needs."""
     cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(2))
     run(cluster, path, producer="job")

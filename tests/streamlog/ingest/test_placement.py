@@ -1,4 +1,4 @@
-"""Where records go: the same every time, and a record that cannot go anywhere is named."""
+"""Where records go: the same place every time, and an error names a record that has no place."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_field_becomes_the_key_and_decides_the_partition(record: bytes, key: b
     expected = (zlib.crc32(key) % 7, key)
     assert placed(place([record])) == [expected]
     assert placed(place([record, b'{"user":1}', record])) == [expected, (zlib.crc32(b"1") % 7, b"1"), expected]
-    assert placed(place([record])) == [expected]  # whatever came before it
+    assert placed(place([record])) == [expected]  # whichever records came before
 
 
 @pytest.mark.parametrize("field", ["user id", "class", "ключ", "a.b"])
@@ -132,7 +132,7 @@ def test_a_misplaced_record_is_named_by_source_and_line(record: bytes, message: 
     place = by_field("user", 7).start("day-1")
     placed(place([b'{"user":"ada"}']))
     found = place([b'{"user":"bob"}', record, b'{"user":"eve"}'])
-    assert found.keys == [b"bob"]  # what comes before it can be placed
+    assert found.keys == [b"bob"]  # the records before the bad one are placed
     assert len(found.partitions) == 1
     assert isinstance(found.error, UsageError)
     assert re.match(message, str(found.error))

@@ -1,4 +1,4 @@
-"""Records as programs have them: whatever form they come in, they are read back as they were given."""
+"""Records as Python objects: a reader gets them back as they were given, in any form."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def file_of(records: list[l0gc.Record], form: str) -> io.BytesIO:
 
 
 def expected(records: list[l0gc.Record], first: int) -> list[tuple[Any, ...]]:
-    """What is read if round-robin begins at partition `first`."""
+    """Return the records by partition, if round-robin begins at partition `first`."""
     placed = [
         r.partition if r.partition >= 0 else n % PARTITIONS if r.key is None else zlib.crc32(r.key) % PARTITIONS
         for n, r in enumerate(records, first)
@@ -168,7 +168,7 @@ def test_values_behind_their_length_hold_any_bytes(tmp_path: Path, monkeypatch: 
     with over(handles, monkeypatch) as cluster:
         for _ in range(2):
             cluster.upload("events", path, format="length-prefixed", producer="p")
-        cluster.upload("events", path, format="raw", producer="p")  # the same bytes as other records
+        cluster.upload("events", path, format="raw", producer="p")  # the same bytes, divided into other records
         assert [r.value for r in cluster.read("events")] == values + path.read_bytes().split(b"\n")
         path.write_bytes(path.read_bytes()[:-1])
         with pytest.raises(UsageError, match=r"in.bin ends within record 4"):

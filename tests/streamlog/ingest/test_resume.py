@@ -1,7 +1,7 @@
-"""Uploads that are cut off and repeated, and two runs of one job at once: no record lost, none twice (hazard 20).
+"""Uploads that are interrupted and repeated, and two runs of one job at once: each record lands exactly once (hazard
+20).
 
-Packers and committer run inline, so every store call has its number. Most is tried with the topic in one journal and over
-several.
+Packers and committer run inline, so every store call has its number. Most tests try one journal and several.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from tests.support.memory_store import (
 
 PARTITIONS = 4
 PATIENCE_S = 20.0
-"""Only a test that fails waits this long."""
+"""Only a failing test waits this long, in seconds."""
 
 several = pytest.mark.parametrize("journals", [1, 3])
 
@@ -81,7 +81,7 @@ def test_a_dead_job_resumes_where_it_stopped(tmp_path: Path, when: str, journals
         assert stored_values(cluster, "events") == spread(a, b), f"died {when} call {at}"
         assert again.records + again.skipped == 19
         if fault.left > 0:
-            break  # it did not come to that many calls
+            break  # the upload makes fewer calls
     assert at > 15
 
 
@@ -109,7 +109,7 @@ def test_a_job_that_dies_again_and_again_ends_up_whole(tmp_path: Path, seed: int
 
 @several
 def test_a_run_that_goes_on_with_other_batches_lands_each_record_once(tmp_path: Path, journals: int) -> None:
-    """What landed is known by the input's positions, whatever the batches were."""
+    """The input's positions identify what landed, whatever the batches were."""
     records = lines(50)
     path = write(tmp_path / "in", records)
     for at in range(14, 40, 3):
@@ -139,7 +139,7 @@ def test_a_repeated_job_skips_everything_whatever_the_file_is_called(tmp_path: P
     "other", [lines(9, "s"), lines(10), lines(8), lines(9)[::-1]], ids=["other", "longer", "cut", "turned"]
 )
 def test_other_input_under_the_same_names_is_never_skipped(tmp_path: Path, other: list[bytes]) -> None:
-    """Hazard 20: neither all of it nor the part that looks the same."""
+    """Hazard 20: the matching part is not skipped either."""
     cluster = topic_in_memory(PARTITIONS)
     path = tmp_path / "in"
     job(cluster, [write(path, lines(9))])
@@ -149,7 +149,7 @@ def test_other_input_under_the_same_names_is_never_skipped(tmp_path: Path, other
 
 
 def test_a_file_in_another_or_recreated_topic_is_new_input(tmp_path: Path) -> None:
-    """A journal has many topics, and keeps for all of them how far a producer's inputs got."""
+    """A journal keeps the progress of a producer's inputs for all its topics together."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, journals=1)
     path = write(tmp_path / "in", lines(9))
@@ -192,7 +192,7 @@ def test_a_job_with_another_spread_is_other_input(tmp_path: Path) -> None:
 
 @several
 def test_bytes_appended_during_an_upload_wait_for_the_next(tmp_path: Path, journals: int) -> None:
-    """A repeat knows the longer file by another hash: what was sent of the addition would be sent again."""
+    """A repeat would identify the longer file by a different hash, and send the added bytes again."""
     cluster = topic_in_memory(PARTITIONS, journals)
     path = write(tmp_path / "in", lines(20))
 
@@ -224,7 +224,7 @@ def test_a_file_that_is_cut_while_it_is_uploaded_is_named(tmp_path: Path) -> Non
 
 @several
 def test_a_second_run_takes_over_from_one_that_is_halfway(tmp_path: Path, journals: int) -> None:
-    """Hazard 20: A lands a batch, B starts and ends, A goes on and is fenced."""
+    """Hazard 20: A lands a batch, B starts and ends, and A is fenced when it continues."""
     cluster = topic_in_memory(PARTITIONS, journals)
     records = lines(16)
     path = write(tmp_path / "in", records)
@@ -232,7 +232,7 @@ def test_a_second_run_takes_over_from_one_that_is_halfway(tmp_path: Path, journa
 
     def second(count: int, size: int) -> None:
         if not results:
-            results.append(UploadResult(placeholders=None))  # type: ignore[arg-type]  # B is under way
+            results.append(UploadResult(placeholders=None))  # type: ignore[arg-type]  # B has begun
             results.append(job(another_process(cluster), [path]))
 
     with pytest.raises(InvalidProducerEpochError, match="another run took over"):
@@ -261,9 +261,10 @@ def test_a_run_that_was_overtaken_before_it_began_is_refused(tmp_path: Path) -> 
 @several
 @pytest.mark.parametrize("batches", [1, 2, 3])
 def test_a_second_run_sees_the_firsts_landings_when_landing(tmp_path: Path, batches: int, journals: int) -> None:
-    """Hazard 20: B has looked where to go on and packed its first batch; before it lands, A lands more of the same.
+    """Hazard 20: B reads how far A got and packs its first batch; before that batch lands, A lands more of the same
+    input.
 
-    B reads the inputs again, from where A got to.
+    B then reads the input again from A's new position.
     """
     cluster = topic_in_memory(PARTITIONS, journals)
     records = lines(20)
@@ -316,7 +317,7 @@ def test_what_a_run_landed_before_it_began_again_is_not_skipped(
 
 
 class Turns:
-    """A run of the job on another thread, which waits after each batch until the test lets it land one more."""
+    """A run of the job on another thread, which stops after each batch until the test lets it land the next one."""
 
     def __init__(self, session: Producer) -> None:
         self._session = session
@@ -356,7 +357,7 @@ class Turns:
 
 
 def test_a_run_with_a_reissued_epoch_is_refused(tmp_path: Path) -> None:
-    """The producer id and the epoch are the same, the run is another: what it sends is not taken for the old run's."""
+    """Producer id and epoch are the same, but the run differs, so its batches are not taken for the old run's."""
     cluster = topic_in_memory(PARTITIONS)
     path = write(tmp_path / "in", lines(8))
     store = store_of(cluster)
@@ -373,6 +374,6 @@ def test_a_run_with_a_reissued_epoch_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidProducerEpochError, match="restored"):
         upload(process, "events", [other], session=again)
     assert stored_values(process, "events") == spread(lines(8))
-    third = job(another_process(cluster, 7), [other])  # bumps the epoch
+    third = job(another_process(cluster, 7), [other])  # its run bumps the epoch
     assert third.records == 8
     assert stored_values(process, "events") == spread(lines(8), lines(8, "s"))

@@ -1,4 +1,6 @@
-"""Sending another system's records: each once, whoever dies where, and what does not fit is refused before it is sent."""
+"""Sending another system's records: each lands once, even after crashes, and invalid ones are refused before they are
+sent.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def record(partition: int, number: int) -> Record:
 
 
 def some(first: int, end: int) -> tuple[list[Record], dict[int, int]]:
-    """So many of each partition, one partition after another and back, and the positions after them."""
+    """Return the records `first` to `end` of every partition, interleaved, and the positions after them."""
     return [record(p, n) for n in range(first, end) for p in range(PARTITIONS)], dict.fromkeys(range(PARTITIONS), end)
 
 
@@ -69,7 +71,7 @@ def test_a_run_goes_on_at_the_positions_of_the_one_before(journals: int) -> None
 
 
 def test_positions_may_leave_numbers_out() -> None:
-    """Kafka's do, in a compacted topic and where transactions end."""
+    """Kafka skips offsets in compacted topics and at the ends of transactions."""
     cluster = topic_in_memory(PARTITIONS)
     with open_sender(cluster, "events", "bridge") as sender:
         sender.send([record(0, 7)], {0: 8})
@@ -113,7 +115,7 @@ def test_a_run_ends_when_another_one_has_begun() -> None:
     with open_sender(cluster, "events", "bridge") as old:
         old.send(*some(0, 1))
         with open_sender(another_process(cluster), "events", "bridge") as new:
-            store_of(cluster).clock.sleep(20)  # longer than the controller's state is cached
+            store_of(cluster).clock.sleep(20)  # longer than the controller's state stays cached
             for records in (some(1, 2), ([], {})):
                 with pytest.raises(InvalidProducerEpochError, match=r"'bridge' began after this one.*let this one end"):
                     old.send(*records)
@@ -140,7 +142,7 @@ def days_pass(cluster: ClusterHandles, days: float) -> None:
 
 
 def test_the_next_sender_fences_a_weeks_old_one() -> None:
-    """A name is forgotten two weeks after its newest run began, and the next run would get another id (hazard 33)."""
+    """A name is kept for two weeks after its newest run began; afterwards the next run would get a new id (hazard 33)."""
     cluster = topic_in_memory(PARTITIONS)
     with open_sender(cluster, "events", "bridge") as old:
         for day in range(15):

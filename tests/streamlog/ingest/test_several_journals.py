@@ -1,4 +1,4 @@
-"""A topic over several journals: each admits its part of an object by itself, and each counts by itself (hazard 27)."""
+"""A topic over several journals: each admits and counts its part of an object on its own (hazard 27)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def journals_of(cluster: ClusterHandles) -> list[JournalHandle]:
 
 
 def test_each_journal_counts_inputs_and_objects_separately(tmp_path: Path) -> None:
-    """Records go by a key, so that one journal gets many and another few."""
+    """A key places the records, so that one journal gets many of them and another one few."""
     cluster = topic_in_memory(8, 3)
     spread_by = by_field("k", 8)
     records = [b'{"k":%d}' % (n % 3 if n < 30 else n) for n in range(60)]
@@ -40,7 +40,7 @@ def test_each_journal_counts_inputs_and_objects_separately(tmp_path: Path) -> No
 
 
 def _moves_on_at_the_second_object(cluster: ClusterHandles, moved: JournalHandle) -> list[str]:
-    """From now on, `moved` has another window when a second object has been put; returns the keys of all that are put."""
+    """Slide the window of `moved` when the second object is put; return the keys of all objects, as they are put."""
     process = another_process(cluster)
     puts: list[str] = []
 
@@ -57,7 +57,7 @@ def _moves_on_at_the_second_object(cluster: ClusterHandles, moved: JournalHandle
 
 @pytest.mark.parametrize("repeat", [False, True])
 def test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice(tmp_path: Path, repeat: bool) -> None:
-    """Hazard 27: one journal's window has moved on, the other's has not; and then the job is repeated, or is not."""
+    """Hazard 27: the window of one journal slides, the other's does not. The job is repeated, or not."""
     cluster = topic_in_memory(PARTITIONS, 2)
     moved, other_journal = journals_of(cluster)
     puts = _moves_on_at_the_second_object(cluster, moved)
@@ -79,7 +79,7 @@ def test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice(tmp_path: Pat
 
 
 def test_landed_parts_are_not_resent_with_refused_ones(tmp_path: Path) -> None:
-    """Without a producer no journal would notice that it gets its part twice."""
+    """Without a producer, a journal could not detect that it gets its part twice."""
     cluster = topic_in_memory(PARTITIONS, 2)
     _moves_on_at_the_second_object(cluster, journals_of(cluster)[0])
     records = lines(20)

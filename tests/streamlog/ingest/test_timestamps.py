@@ -1,4 +1,4 @@
-"""Create times from a field of the record: every form of a time, and a record without one is named."""
+"""Create times from a field of the record: every form of time is read, and an error names a record without one."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_the_first_record_that_is_wrong_is_named_whichever_field_it_lacks() -> N
 
 
 def test_an_upload_that_is_repeated_keeps_each_time_with_its_record(tmp_path: Path) -> None:
-    """Some landed before; with another field it is another input."""
+    """A repeat skips the records that landed, and a different field makes it a different input."""
     cluster = topic_in_memory(3, 2)
     file = tmp_path / "in.ndjson"
     lines = [b'{"at":%d,"other":%d}' % (T0 + n, T0 + n + 1000) for n in range(50)]

@@ -1,6 +1,8 @@
-"""Uploads: in order, nothing lost, nothing twice; what lands, what is stamped anew, and what ends an upload.
+"""Uploads: in order, without loss or repetition; which objects land, which are stamped anew, and which errors end an
+upload.
 
-Several clusters on one store are several processes. Packers and committer run inline, so every store call has its number.
+Several clusters on one store are several processes. Packers and committer run inline, so every store call has its
+number.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def test_what_is_reported_is_what_the_journal_holds(tmp_path: Path) -> None:
 
 
 def test_an_upload_costs_one_put_per_object_and_entry(tmp_path: Path) -> None:
-    """What l0gc writes goes with its objects, never with its partitions."""
+    """Requests grow with objects, never with partitions."""
     puts = []
     for partitions in (1, 500):
         cluster = topic_in_memory(partitions)
@@ -129,7 +131,7 @@ def test_a_bad_record_stops_the_upload_and_is_named(tmp_path: Path) -> None:
     path = write(tmp_path / "in", [*good, b"{}", *good])
     with pytest.raises(UsageError, match=f"^{path} line 7 has no field 'k'"):
         upload(cluster, "events", [path], partitioner=by_field("k", 1), batch_bytes=4 * 23)
-    assert stored_values(cluster, "events") == [good[:4]]  # the batches before it
+    assert stored_values(cluster, "events") == [good[:4]]  # the batches before the bad record
 
 
 def test_an_over_long_record_stops_the_upload_and_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +164,7 @@ def test_memory_grows_by_a_few_bytes_for_each_placeholder(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("with_producer", [False, True])
 def test_a_stale_batch_is_stamped_anew_and_order_holds(tmp_path: Path, with_producer: bool) -> None:
-    """The second batch is on its way when another process moves the window past its epoch."""
+    """Another process slides the window past the second batch's epoch before that batch lands."""
     cluster = topic_in_memory(PARTITIONS)
     session = begin_run(cluster, "job") if with_producer else None
     first_epoch = cluster.controller.snapshot().epoch
@@ -174,12 +176,12 @@ def test_a_stale_batch_is_stamped_anew_and_order_holds(tmp_path: Path, with_prod
     stale, again = result.objects[1:3]
     assert [o.epoch for o in result.objects] == [first_epoch, first_epoch, *[first_epoch + 2] * 4]
     bodies = store_of(cluster).objects
-    assert bodies[stale.key].body == bodies[again.key].body  # nothing is encoded twice
+    assert bodies[stale.key].body == bodies[again.key].body  # the body is not encoded again
     assert stale.key not in {p.key for p in result.placeholders}
     for e in journal_of(cluster).catch_up().topic(cluster.controller.snapshot().topic("events").revision).extents(0):
         key = cluster.controller.layout().parse(e.key)
         assert key is not None
-        assert key.epoch == e.epoch  # whatever landed lies in an object of the very epoch that it was admitted at
+        assert key.epoch == e.epoch  # the key's epoch is the epoch at which the object was admitted
 
 
 def test_a_slightly_stale_epoch_needs_no_second_upload(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_a_batch_that_is_always_too_late_gives_up(tmp_path: Path, monkeypatch: p
 
 
 def test_a_restored_controller_admits_no_upload(tmp_path: Path) -> None:
-    """Hazard 10."""
+    """Guards against hazard 10."""
     cluster = topic_in_memory(PARTITIONS)
     state = cluster.controller.snapshot()
     ahead = PublishedWatermark(state.cluster_id, state.epoch + 3, state.epoch + 5, 0)
@@ -235,7 +237,7 @@ def test_a_topic_that_is_deleted_meanwhile_ends_the_upload(tmp_path: Path) -> No
 
 
 class InPairs(Executor):
-    """Runs what is submitted when there are two of it, one after the other: the second was under way all along."""
+    """Runs submitted work in pairs, one after the other, so that the second was submitted before the first ended."""
 
     def __init__(self) -> None:
         self._waiting: list[Callable[[], None]] = []
@@ -258,7 +260,7 @@ class InPairs(Executor):
 
 
 def test_a_batch_after_one_that_failed_is_not_committed(tmp_path: Path) -> None:
-    """If a record fails, so do all that follow it, those included that are on their way."""
+    """If a record fails, every later record fails, too, even if its batch is already submitted."""
     cluster = topic_in_memory(PARTITIONS)
     store_of(cluster).fault = failing(CrashError, "put_if_absent", times=1)
     with pytest.raises(CrashError):
@@ -282,7 +284,7 @@ def test_batches_that_overlap_land_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("committer", [None, InPairs()], ids=["alone", "in a group"])
 def test_after_an_error_nothing_more_is_sent(tmp_path: Path, committer: Executor | None) -> None:
-    """If a record fails, so do all that follow it; what was packed before it lands."""
+    """If a record fails, every later record fails, too; the batches packed before it land."""
     cluster = topic_in_memory(PARTITIONS)
     batch: list[str] = []
 
@@ -301,7 +303,7 @@ def test_after_an_error_nothing_more_is_sent(tmp_path: Path, committer: Executor
 
 
 def test_a_lost_reply_changes_nothing(tmp_path: Path) -> None:
-    """Hazard 8, in an upload."""
+    """Guards against hazard 8 in an upload."""
     records = lines(12)
     for offset in range(3):
         cluster = topic_in_memory(PARTITIONS)

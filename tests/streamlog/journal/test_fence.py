@@ -1,4 +1,4 @@
-"""The in-process fence: who is let in together, who waits, who is refused, and what it forgets."""
+"""The in-process fence: which writers it admits together, which wait, which it refuses, and what it forgets."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_below_the_window_is_refused_with_the_window_in_the_message() -> None:
 
 
 def test_one_epoch_late_is_admitted_and_two_are_not() -> None:
-    """N+1, N, N+2 in that order: the log's window keeps N, which the plan's volatile window would refuse."""
+    """N+1, N, N+2 in this order: the log's window keeps N, which the fencing plan's volatile window would refuse."""
     fence, _ = fence_on(5, 5)
     assert fenced(fence, 6) == EpochWindow(5, 6)
     assert fenced(fence, 5) == EpochWindow(5, 6)
@@ -44,7 +44,7 @@ def test_one_epoch_late_is_admitted_and_two_are_not() -> None:
 
 
 def test_a_new_process_takes_its_whole_window_from_the_log() -> None:
-    """The log is at [10, 11] in a checkpoint, its entries are gone; another process has fenced 14, which never lands."""
+    """A checkpoint has the window [10, 11] and the entries are deleted; another process fenced 14, which never lands."""
     first = memory_cluster()
     topic, _ = first.controller.create_topic("events", 1)
     while first.controller.epoch() < 20:
@@ -94,7 +94,7 @@ def test_a_new_epoch_waits_to_be_exclusive() -> None:
 def test_nobody_slips_in_while_a_slide_is_under_way() -> None:
     fence, applied = fence_on(5, 5)
     with Writer(fence, applied, 5) as old, Writer(fence, applied, 6) as new, Writer(fence, applied, 5) as late:
-        assert late.waits  # or the slide could wait for ever
+        assert late.waits  # otherwise the slide could wait for ever
         old.finish()
         assert new.admitted.wait(PATIENCE_S)
         assert late.admitted.wait(PATIENCE_S)
@@ -116,7 +116,7 @@ def test_writers_at_two_new_epochs_slide_one_after_the_other() -> None:
         old.finish()
         assert next_one.admitted.wait(PATIENCE_S)
         _ = fence.window
-        assert not last.admitted.is_set()  # 6 holds the fence, and 7 has to be alone
+        assert not last.admitted.is_set()  # 6 holds the fence, and 7 needs it alone
         assert next_one.window == EpochWindow(5, 6)
         next_one.finish()
         assert last.admitted.wait(PATIENCE_S)
@@ -131,14 +131,14 @@ def test_a_smaller_waiting_epoch_stays_inside_the_greater_ones_window() -> None:
         assert between.waits
         old.finish()
         assert jump.admitted.wait(PATIENCE_S)
-        assert between.admitted.wait(PATIENCE_S)  # beside 9, which still holds the fence
+        assert between.admitted.wait(PATIENCE_S)  # while 9 still holds the fence
         assert between.window == EpochWindow(5, 9)
     c = fence.counters
     assert (c.window_slides, c.fences_new_epoch, c.fences_known_epoch) == (1, 1, 2)
 
 
 def test_a_slow_writer_is_not_refused_because_the_next_epoch_overtakes_it() -> None:
-    """Uploaded at 6, it fences only when 7 has landed."""
+    """Its object was uploaded at 6, and it fences after 7 has landed."""
     fence, applied = fence_on(5, 6)
     with Writer(fence, applied, 7) as fast:
         assert fast.admitted.wait(PATIENCE_S)
@@ -153,7 +153,7 @@ def test_a_slow_writer_is_not_refused_because_the_next_epoch_overtakes_it() -> N
 def test_an_epoch_that_falls_below_while_it_waits_is_refused(epoch: int) -> None:
     fence, applied = fence_on(5, 5)
     with Writer(fence, applied, 5) as old, Writer(fence, applied, 6) as sliding, Writer(fence, applied, epoch) as late:
-        applied.window = EpochWindow(9, 9)  # the log moved on
+        applied.window = EpochWindow(9, 9)  # the log moves on
         old.finish()
         sliding.finish()
         late.finish()
@@ -212,7 +212,9 @@ def landings(fence: EpochFence, applied: Applied, epochs: list[int]) -> Iterator
 
 @pytest.mark.parametrize("forgotten", [True, False])
 def test_a_bump_that_never_landed_lets_nobody_in_below_the_log(forgotten: bool) -> None:
-    """Hazard 3: 10 lands, 14 is lost, 12 and 13 land; 11 is below, whether or not the fence heard of the loss."""
+    """Hazard 3: 10 lands, 14 is lost, 12 and 13 land; 11 is then below the window, even if the fence was not told of
+    the loss.
+    """
     fence, applied = fence_on(5, 5)
     list(landings(fence, applied, [10]))
     fenced(fence, 14)
@@ -225,7 +227,7 @@ def test_a_bump_that_never_landed_lets_nobody_in_below_the_log(forgotten: bool) 
 
 
 def test_a_bump_that_never_landed_shuts_nobody_out() -> None:
-    """Hazard 3: with 14 lost the log is at [5, 10], so 7 may land."""
+    """Hazard 3: after 14 is lost, the log's window is [5, 10], so 7 may land."""
     fence, applied = fence_on(5, 5)
     list(landings(fence, applied, [10]))
     fenced(fence, 14)
@@ -235,10 +237,10 @@ def test_a_bump_that_never_landed_shuts_nobody_out() -> None:
 
 
 def test_a_seen_window_ends_when_another_writer_moves_the_log_past_it() -> None:
-    """Hazard 4."""
+    """Guards against hazard 4."""
     fence, applied = fence_on(5, 5)
     list(landings(fence, applied, [10]))
-    applied.window = EpochWindow(20, 21)  # as read after a change of writer
+    applied.window = EpochWindow(20, 21)  # as after a change of writer
     assert fence.window == EpochWindow(20, 21)
     with pytest.raises(StaleClusterEpochError):
         fenced(fence, 10)
@@ -246,7 +248,9 @@ def test_a_seen_window_ends_when_another_writer_moves_the_log_past_it() -> None:
 
 
 def test_a_seen_window_that_another_writer_has_overtaken_shuts_nobody_out() -> None:
-    """Hazard 4: this process fences 14; another one lands 15 first. 15 then is no new epoch, and 12 may still land."""
+    """Hazard 4: this process fences 14, but another one lands 15 first. 15 is then not a new epoch, and 12 may still
+    land.
+    """
     fence, applied = fence_on(10, 10)
     fenced(fence, 14)
     applied.window = EpochWindow(10, 15)

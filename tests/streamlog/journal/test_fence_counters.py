@@ -1,4 +1,4 @@
-"""What the fence counts, and that any sequence of writers finds the window, and the counters, of a simple model."""
+"""The fence's counters; any sequence of writers leaves the window and the counters of a simple model."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def test_counts_slides_sizes_refusals_and_fences() -> None:
 
 def test_the_counted_window_size_is_that_of_the_window_now() -> None:
     fence, applied = fence_on(5, 8)
-    assert fence.counters.window_size == 4  # nothing has slid yet in this process
+    assert fence.counters.window_size == 4  # this process has not slid the window yet
     fenced(fence, 20)
     assert fence.counters.window_size == 13
     fence.forget()
     assert fence.counters.window_size == 4
-    applied.window = EpochWindow(30, 30)  # a barrier, by another process
+    applied.window = EpochWindow(30, 30)  # another process's barrier
     assert fence.counters.window_size == 1
     assert fence.counters.window_slides == 1
 
@@ -64,7 +64,7 @@ def test_counters_are_a_copy_of_one_moment() -> None:
 def test_an_epoch_landing_elsewhere_while_waiting_is_not_new() -> None:
     fence, applied = fence_on(5, 5)
     with Writer(fence, applied, 5) as old, Writer(fence, applied, 6) as sliding:
-        applied.window = EpochWindow(5, 6)  # another process landed it
+        applied.window = EpochWindow(5, 6)  # another process landed at 6
         old.finish()
         sliding.finish()
         assert sliding.window == EpochWindow(5, 6)
@@ -76,9 +76,9 @@ def test_an_epoch_landing_elsewhere_while_waiting_is_not_new() -> None:
 
 
 class AnySequence(RuleBasedStateMachine):
-    """Writers that hold the fence side by side, slides, landings, losses and another process, in any order.
+    """Writers that hold the fence at the same time, slides, landings, losses and another process, in any order.
 
-    The model is the log's window and the seen one, by the words of the plan; what would wait is left out.
+    The model keeps the log's window and the seen window, as the fencing plan describes; it omits calls that would wait.
     """
 
     @initialize(oldest=st.integers(0, 5), size=st.integers(1, 4))
@@ -98,7 +98,7 @@ class AnySequence(RuleBasedStateMachine):
         before = self.window()
         epoch = before.newest + step
         if epoch > before.newest and self.held:
-            return  # it would wait
+            return  # the writer would wait
         attempt = held(self.fence, epoch)
         if epoch < before.oldest:
             with pytest.raises(StaleClusterEpochError):

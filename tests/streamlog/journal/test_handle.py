@@ -53,7 +53,7 @@ REVISION = 1
 
 @dataclass(frozen=True)
 class Where:
-    """Where the records of partition 0 landed, and at which offset of the log."""
+    """The first offset of partition 0's records, and the log offset of their entry."""
 
     base_offset: int
     log_offset: int
@@ -71,7 +71,7 @@ def offered(handle: JournalHandle, o: ObjectExtents, epoch: int) -> ObjectExtent
 
 
 def land(handle: JournalHandle, o: ObjectExtents, epoch: int) -> Where:
-    """Append one object, and raise what it was refused with."""
+    """Append one object; raise the error that refuses it."""
     appended = handle.append([offered(handle, o, epoch)])
     if appended.error is not None:
         raise appended.error
@@ -80,7 +80,9 @@ def land(handle: JournalHandle, o: ObjectExtents, epoch: int) -> Where:
 
 
 def processes(count: int, epoch: int = 20) -> list[ClusterHandles]:
-    """So many processes on one store; one topic with one partition, at revision 1; the cluster at `epoch`."""
+    """Return `count` processes on one store, whose cluster is at `epoch` and has one topic with one partition, at
+    revision 1.
+    """
     store = MemoryStore()
     first = topic_in_memory(1, store=store)
     while first.controller.epoch() < epoch:
@@ -93,19 +95,19 @@ def handle_of(cluster: ClusterHandles) -> JournalHandle:
 
 
 def a_process() -> tuple[ClusterHandles, JournalHandle]:
-    """A process, and its handle."""
+    """Return a process and its handle."""
     (a,) = processes(1)
     return a, handle_of(a)
 
 
 def two_processes() -> tuple[ClusterHandles, JournalHandle, JournalHandle]:
-    """A process, its handle, and the handle of another process."""
+    """Return a process, its handle, and another process's handle."""
     a, b = processes(2)
     return a, handle_of(a), handle_of(b)
 
 
 def comes_true(condition: Callable[[], bool]) -> bool:
-    """Wait as long as patience lasts."""
+    """Wait up to 20 seconds for the condition, and return whether it came true."""
     for _ in range(2000):
         if condition():
             return True
@@ -126,12 +128,12 @@ def entries_of(cluster: ClusterHandles) -> int:
 
 
 def window_now(cluster: ClusterHandles) -> EpochWindow:
-    """What the log says, as a process that has seen nothing reads it."""
+    """Return the log's window, as a new process reads it."""
     return handle_of(memory_cluster(store_of(cluster), seed=99, bootstrap=False)).state.window
 
 
 def before_append(cluster: ClusterHandles, act: Callable[[], object]) -> None:
-    """Let `act` happen once, just before the next append to the partition's log takes effect."""
+    """Call `act` once, just before the next append to a journal takes effect."""
     store_of(cluster).fault = once(act, "put_if_absent", "/journal/")
 
 
@@ -147,13 +149,13 @@ def test_extents_land_one_after_the_other_and_move_the_window() -> None:
 
 
 def test_a_fenced_object_below_a_moved_window_does_not_land() -> None:
-    """Hazard 2."""
+    """Guards against hazard 2."""
     a, b = processes(2)
     land(handle_of(a), extent(), 10)
     ours, theirs = handle_of(a), handle_of(b)
 
     def slide() -> None:
-        assert ours.fence.window.admits(10)  # it has let us in
+        assert ours.fence.window.admits(10)  # the fence has admitted it
         theirs.advance(15)
         theirs.advance(20)
 
@@ -162,7 +164,7 @@ def test_a_fenced_object_below_a_moved_window_does_not_land() -> None:
         land(ours, extent(), 10)
     assert next_offset(handle_of(b)) == 1
     assert window_now(a) == EpochWindow(15, 20)
-    assert land(ours, extent(), 15).base_offset == 1  # the handle goes on
+    assert land(ours, extent(), 15).base_offset == 1  # the handle still works
 
 
 def test_a_fenced_object_inside_a_moved_window_lands() -> None:
@@ -192,7 +194,7 @@ def test_a_closed_topic_takes_nothing_more() -> None:
 
 
 def test_an_epoch_above_the_clusters_moves_no_window() -> None:
-    """Hazard 14: neither in the log nor in the fence, where it would shut everybody out."""
+    """Hazard 14: neither the log's window moves, nor the fence's, which would then refuse every writer."""
     (a,) = processes(1, epoch=20)
     handle = handle_of(a)
     land(handle, extent(), 10)
@@ -225,7 +227,7 @@ def test_a_cached_cluster_epoch_does_not_make_a_newer_one_poisoned() -> None:
     ids=lambda e: type(e).__name__,
 )
 def test_the_epoch_of_a_failed_append_shuts_nobody_out(error: BaseException) -> None:
-    """Hazard 3: fence 10 lands, 14 is lost, 12 and 13 land, 11 must be refused; and 7 may land right after the loss."""
+    """Hazard 3: 10 lands, 14 is lost, 7 lands right after the loss, 12 and 13 land, and 11 is refused."""
     a, handle = a_process()
     land(handle, extent(), 10)
     store_of(a).fault = failing(error, "put_if_absent")
@@ -241,7 +243,7 @@ def test_the_epoch_of_a_failed_append_shuts_nobody_out(error: BaseException) -> 
 
 
 def test_what_is_older_than_its_topic_shuts_nobody_out() -> None:
-    """The fence lets it in, since the journal stands lower, and slides; the log refuses it and does not."""
+    """The fence admits it and slides, since the journal's window is lower; the log refuses it and does not slide."""
     a, handle = a_process()
     for epoch in (10, 12):
         land(handle, extent(), epoch)
@@ -255,7 +257,7 @@ def test_what_is_older_than_its_topic_shuts_nobody_out() -> None:
 
 
 def test_a_conflict_drops_the_seen_window() -> None:
-    """Hazard 4: another process slid the window while ours waited for the log."""
+    """Hazard 4: another process slides the window while this one waits for the log."""
     a, ours, theirs = two_processes()
     land(ours, extent(), 10)
 
@@ -269,7 +271,7 @@ def test_a_conflict_drops_the_seen_window() -> None:
 
 
 def test_an_append_whose_reply_is_lost_lands_once() -> None:
-    """Hazard 8."""
+    """Guards against hazard 8."""
     a, handle = a_process()
     store_of(a).fault = lose_reply("/journal/")
     assert land(handle, extent(3), 10).base_offset == 0
@@ -278,7 +280,7 @@ def test_an_append_whose_reply_is_lost_lands_once() -> None:
 
 
 def test_an_append_that_another_process_beat_ambiguously_lands_after_it() -> None:
-    """Hazard 8: the reply is lost and the offset turns out to be somebody else's."""
+    """Hazard 8: the reply is lost, and another process's entry has taken the offset."""
     a, ours, theirs = two_processes()
     land(ours, extent(), 10)
 
@@ -293,7 +295,7 @@ def test_an_append_that_another_process_beat_ambiguously_lands_after_it() -> Non
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_batch_with_an_unknown_append_can_be_repeated(when: str) -> None:
-    """Hazard 8: neither lost nor landed, as far as anybody knows; the repeated batch lands once."""
+    """Hazard 8: the outcome of the append is unknown, and the repeated batch lands once."""
     a, handle = a_process()
     batch = producer_batch(a)
     cut = [False]
@@ -318,7 +320,7 @@ def test_a_batch_with_an_unknown_append_can_be_repeated(when: str) -> None:
 
 
 def producer_batch(cluster: ClusterHandles, *, sequence: int = 0) -> ProducerBatch:
-    """A batch of a new run of the producer `job`."""
+    """Return a batch of a new run of the producer `job`."""
     p = cluster.controller.init_producer("job")
     return ProducerBatch(p.producer_id, p.epoch, p.run, sequence)
 
@@ -332,7 +334,7 @@ def test_a_repeated_batch_is_answered_and_appends_nothing() -> None:
 
 
 def test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out() -> None:
-    """Hazard 3: nothing is appended at the newer epoch, so the seen window may not stay there."""
+    """Hazard 3: nothing is appended at the newer epoch, so the seen window must not stay there."""
     (a,) = processes(1)
     batch = producer_batch(a)
     land(handle_of(a), extent(4, batch), 10)
@@ -342,7 +344,7 @@ def test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out() -> None:
 
 
 def test_a_zombie_that_the_journal_never_knew_cannot_begin() -> None:
-    """Hazard 17: its epoch was bumped at the controller, and nothing of either run has landed here."""
+    """Hazard 17: the controller has bumped its epoch, and neither run has landed anything in this journal."""
     a, b = processes(2)
     zombie, current = producer_batch(a), producer_batch(b)
     with pytest.raises(UnknownProducerError, match=r"epoch 0 is not the newest .* bumps its epoch"):
@@ -356,13 +358,13 @@ def test_a_zombie_that_the_journal_never_knew_cannot_begin() -> None:
 
 @pytest.mark.parametrize("sequence", [0, 1])
 def test_a_zombie_whose_state_was_lost_cannot_write(sequence: int) -> None:
-    """Hazard 17: it was fenced, and then the partition forgot both runs."""
+    """Hazard 17: it was fenced, and then the journal forgot both runs."""
     a, b = processes(2)
     zombie = producer_batch(a)
     land(handle_of(a), extent(1, zombie), 10)
     land(handle_of(b), extent(1, producer_batch(b)), 10)
     store_of(a).clock.ms += PRODUCER_EXPIRY_MS + 1
-    handle_of(b).catch_up()  # an entry's time is the store's at the last read
+    handle_of(b).catch_up()  # an entry's time is the store's time at the last read
     land(handle_of(b), extent(1), 20)
     assert handle_of(b).state.producers == handle_of(a).catch_up().producers == {}
     with pytest.raises(UnknownProducerError):
@@ -370,7 +372,7 @@ def test_a_zombie_whose_state_was_lost_cannot_write(sequence: int) -> None:
 
 
 def test_the_producer_is_looked_up_again_if_the_log_moved() -> None:
-    """Hazard 17: between the controller's answer and the landing the producer was fenced, and the new run landed."""
+    """Hazard 17: after the controller's answer and before the landing, a new run fences the producer and lands."""
     a, b = processes(2)
     batch = producer_batch(a)
     before_append(a, lambda: land(handle_of(b), extent(1, producer_batch(b)), 10))
@@ -393,12 +395,12 @@ def test_every_process_knows_how_far_an_input_got_also_after_a_checkpoint() -> N
 
 
 def test_the_fence_does_not_wait_for_the_log() -> None:
-    """A thread that holds the log may want the fence (it drops the seen window), so the fence must never want the log."""
+    """A thread that holds the log may need the fence, to drop the seen window, so the fence must never need the log."""
     a, handle = a_process()
     land(handle, extent(), 10)
     seen: list[EpochWindow] = []
 
-    def read_from_another_thread() -> None:  # this one holds the log
+    def read_from_another_thread() -> None:  # called while the append holds the log
         other = threading.Thread(target=lambda: seen.append(handle.fence.window), daemon=True)
         other.start()
         other.join(PATIENCE_S)
@@ -481,7 +483,7 @@ def _disturb(handle: JournalHandle, chance: random.Random) -> None:
 
 
 def window_oldest(cluster: ClusterHandles) -> int:
-    """The oldest epoch that the log admits, before the next append."""
+    """Return the oldest epoch that the log admits, as of the last append."""
     store = store_of(cluster)
     fault, store.fault = store.fault, lambda call: None
     oldest = window_now(cluster).oldest
@@ -581,7 +583,7 @@ def test_after_a_conflict_the_entry_takes_what_has_queued_meanwhile() -> None:
     appended = handle.append([first])
     assert appended.landed[0].log_offset == 1
     assert comes_true(lambda: bool(done))
-    assert entries_of(a) == 2  # the winner's, and one for both
+    assert entries_of(a) == 2  # the winner's entry, and one for both objects
 
 
 def test_an_entry_is_bounded_and_what_waits_goes_into_the_next_ones(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -595,7 +597,7 @@ def test_an_entry_is_bounded_and_what_waits_goes_into_the_next_ones(monkeypatch:
 def test_a_request_whose_replay_failed_is_not_committed_by_another_thread() -> None:
     a, handle = a_process()
     _ = handle.state
-    handle.replica._whole = False  # as after an append that died
+    handle.replica._whole = False  # as after an append that failed
     store_of(a).fault = failing(StoreUnreachableError("away"))
     with pytest.raises(StoreUnreachableError):
         handle._append_epoch(10, offers(handle, 1), AppendResult())
@@ -604,7 +606,7 @@ def test_a_request_whose_replay_failed_is_not_committed_by_another_thread() -> N
 
 
 def test_a_window_above_the_cluster_epoch_means_the_controller_went_back() -> None:
-    """Hazard 10: stamping anew would never end."""
+    """Hazard 10: otherwise the object would be stamped anew for ever."""
     a, b = processes(2)
     handle_of(a).advance(20)
     for epoch in (21, 22):

@@ -1,4 +1,4 @@
-"""A reader of a journal's offsets leaves out the L1 rows of a large checkpoint, and decides the same without them."""
+"""A reader of a journal's offsets skips the L1 rows of a large checkpoint, and decides the same without them."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ CHECKPOINTS = f"{journal_log(0)}checkpoint/"
 
 @pytest.fixture(autouse=True)
 def first_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every checkpoint counts as a large one."""
+    """Make every checkpoint count as large."""
     monkeypatch.setattr("l0gc.storage.log.READ_AT_ONCE", 64)
 
 
 class Lists:
-    """A journal with L1 objects and a checkpoint, and another process that looks at it."""
+    """A journal with L1 objects and a checkpoint; `another` opens it in another process."""
 
     def __init__(self) -> None:
         self.cluster, self.topic, self.handle = journal_of(4)
@@ -75,7 +75,7 @@ def lacks(handle: JournalHandle) -> bool:
 
 
 def sums(state: JournalState, topic: Topic) -> tuple[object, ...]:
-    """What a reader of the head is to see as everybody else does."""
+    """Return the values that a reader of the head must find equal to those of the whole state."""
     known, partition_range = state.topic(topic.revision), topic.partition_ranges()[0]
     views = tuple(known.view(p) for p in range(topic.partitions))
     return (
@@ -87,7 +87,7 @@ def sums(state: JournalState, topic: Topic) -> tuple[object, ...]:
 
 
 def reads(cluster: ClusterHandles, of: str = "get") -> Counter[str]:
-    """From now on, the reads of checkpoints, whole or not."""
+    """Return a counter of the reads of checkpoints from now on; `of` selects the kind of request."""
     found = Counter[str]()
 
     def watch(call: Call) -> None:
@@ -146,7 +146,7 @@ def test_an_append_an_advance_and_a_fence_read_no_rows() -> None:
 
 
 def test_an_edit_is_checked_by_the_rows_and_not_by_a_head() -> None:
-    """Hazard 24."""
+    """Hazard 24: the edit is checked against the rows, which a head lacks."""
     w = Lists()
     other = w.another()
     _ = other.head
@@ -159,7 +159,7 @@ def test_an_edit_is_checked_by_the_rows_and_not_by_a_head() -> None:
 
 
 def test_a_checkpoint_is_written_of_the_whole_state() -> None:
-    """Hazard 18."""
+    """Hazard 18: a checkpoint written from a head would lose the rows."""
     w = Lists()
     other = w.another()
     w.lift()

@@ -1,4 +1,4 @@
-"""Records that were given up, in the journal's state machine: which may be, and what a hole is to all other entries."""
+"""Given-up records in the journal's state machine: which records may be given up, and how other entries treat a hole."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ MACHINE = JournalMachine(0)
 
 
 def landed(objects: int = 4, lifted: int = 1) -> Journal:
-    """Partitions 0 and 1 with 10 records of each of so many objects, at the epochs 5, 6, …; the first ones are in L1."""
+    """Land `objects` objects with 10 records of partitions 0 and 1 each, at the epochs 5, 6, …; lift the first
+    `lifted`.
+    """
     j = Journal()
     for n in range(objects):
         j.land(extents_of(5 + n, {0: 10, 1: 10}, key=key_of(5 + n)), time_ms=1000 + n)
@@ -46,7 +48,7 @@ def topic_of(j: Journal) -> TopicState:
 
 
 def spans(j: Journal, partition: int = 0) -> list[tuple[int, int, bool]]:
-    """The partition's list of L1 objects in the state: from where to where, and whether that is a hole."""
+    """Return the first and last offset of each of the partition's L1 rows, and whether the row is a hole."""
     rows = topic_of(j).l1_of(partition)
     return list(zip(rows["base"].tolist(), rows["last"].tolist(), is_hole(rows).tolist(), strict=True))
 
@@ -82,7 +84,7 @@ def test_an_object_leaves_when_the_last_of_its_records_is_given_up() -> None:
     ],
 )
 def test_a_hole_starts_after_the_lro_and_ends_with_an_extent(span: tuple[int, int], why: str) -> None:
-    """Hazard 35: it covers no record that is in L1."""
+    """Hazard 35: a hole covers no record that is in L1."""
     j = landed()
     before = MACHINE.encode(j.state)
     entry = give_up({0: span, 1: (10, 19)})
@@ -96,7 +98,7 @@ def test_a_hole_starts_after_the_lro_and_ends_with_an_extent(span: tuple[int, in
 
 @pytest.mark.parametrize("late", [RECONCILE, GIVE_UP])
 def test_nothing_fills_a_hole_later(late: str) -> None:
-    """Hazard 35."""
+    """Guards against hazard 35."""
     j = landed()
     begun = reconciled(j.state, {0: 19, 1: 19}) if late == RECONCILE else give_up({0: (10, 19)})
     j.apply(give_up({0: (10, 29)}))
@@ -135,7 +137,7 @@ def test_a_start_offset_drops_a_hole_like_any_object(start: int) -> None:
 
 
 def test_any_history_with_holes_keeps_every_other_record_in_its_place() -> None:
-    """Each record is in L1, in an extent, in a hole or deleted, and in one of them only; checkpoints say the same."""
+    """Each record is in exactly one of L1, an extent, a hole and the deleted range, and checkpoints agree."""
     chance = random.Random(26)
     for _ in range(60):
         j, lost = landed(6, lifted=0), set[int]()

@@ -1,4 +1,6 @@
-"""An exception at any moment of an append: nothing stays held, nothing is lost or reported wrongly (hazard 29)."""
+"""An exception at any moment of an append leaves no lock held, loses no record and reports no wrong outcome (hazard
+29).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.support.journal import journal_of, key_of, of_topic
 from tests.support.memory_store import Call, MemoryStore, failing, memory_cluster
 
 EVERY = 7
-"""`make test` tries one in so many moments of an append."""
+"""`make test` tries every seventh moment of an append."""
 MACHINE = JournalMachine(0)
 
 
@@ -42,7 +44,7 @@ def test_a_failed_holders_window_falls_back_to_the_log(monkeypatch: pytest.Monke
     fence, _ = fence_on(5, 5)
     leaked = threading.Lock()
     leaked.acquire()
-    fence.enter(9, leaked)  # its append never lands
+    fence.enter(9, leaked)  # the append for 9 never lands
     within_patience(lambda: fenced(fence, 10))
     assert fence.window == EpochWindow(5, 10)
 
@@ -51,7 +53,7 @@ def test_a_failed_holders_window_falls_back_to_the_log(monkeypatch: pytest.Monke
 def test_no_moment_at_which_a_thread_is_interrupted_leaves_the_fence_held(
     monkeypatch: pytest.MonkeyPatch, epoch: int
 ) -> None:
-    monkeypatch.setattr(fence_module, "MOST_HELD_S", 0.0)  # a holder that stays is found at once
+    monkeypatch.setattr(fence_module, "MOST_HELD_S", 0.0)  # finds a leaked holder at once
     fence, _ = fence_on(5, 5)
     with interrupted(-1, as_signals=True) as steps:
         fenced(fence, epoch)
@@ -86,7 +88,7 @@ def _begun() -> tuple[ClusterHandles, Topic, JournalHandle]:
 
 
 def _is_well(cluster: ClusterHandles, topic: Topic, handle: JournalHandle) -> None:
-    """Nothing is held, the state is the log's, and the next append lands."""
+    """Check that no lock is held, the state equals the log's, and the next append lands."""
     assert not handle._queue
     fence = handle.fence
     assert not any(h.locked() for h in (handle._appending, fence._lock, fence._turn, *fence._holders))
@@ -110,7 +112,7 @@ def test_no_moment_at_which_an_append_is_interrupted_leaves_anything_behind(ever
 
 
 class Group:
-    """Threads whose objects wait while one entry is appended, and then go into the next one together."""
+    """Threads whose objects queue while one entry is appended, and then share the next entry."""
 
     def __init__(self, fault: Callable[[Call], None]) -> None:
         self.cluster, self.topic, self.handle = _begun()
@@ -135,7 +137,7 @@ class Group:
         return key_of(self.topic.revision, n)
 
     def run(self) -> None:
-        """While one object is appended, five threads come, whose append meets the fault."""
+        """Append one object while five threads queue theirs; the append of those five meets the fault."""
 
         def fault(call: Call) -> None:
             if call.kind != "put_if_absent" or "/journal/" not in call.key:
@@ -157,7 +159,7 @@ class Group:
         self.store.fault = lambda call: None
 
     def landed(self) -> list[str]:
-        """The keys of what lies in the log, in order."""
+        """Return the keys of the objects in the log after the first one, in order."""
         state = memory_cluster(self.store, seed=5, bootstrap=False).journal(0).state
         return [o.key for o in state.topics[self.topic.revision].objects][1:]
 
@@ -186,7 +188,7 @@ def test_an_interrupted_threads_unsent_batches_go_with_the_next(
 
     def admit(self: JournalHandle, admission: object, request: object, *args: object) -> object:
         tries[0] += 1
-        if tries[0] == 4:  # of the second entry
+        if tries[0] == 4:  # the second entry's third object
             raise Interrupt
         return original(self, admission, request, *args)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""A process's commits about L1: what is refused at the offset where it lands, and what lands all the same."""
+"""A process's commits to L1: which parts are refused at the offset where they land, and which parts still land."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.memory_store import MemoryStore, memory_cluster
 
 
 def lifted(partitions: int = 2, objects: int = 3) -> tuple[ClusterHandles, Topic, JournalHandle]:
-    """A journal whose partitions have L1 objects of ten records each."""
+    """Create a journal whose partitions have L1 objects of ten records each."""
     cluster, topic, handle = journal_of(partitions)
     epoch = cluster.controller.epoch()
     for n in range(objects):
@@ -62,7 +62,7 @@ def test_a_repeated_expiry_changes_nothing() -> None:
 
 
 def test_after_the_fence_what_is_stamped_below_lands_no_more() -> None:
-    """Hazard 25."""
+    """Guards against hazard 25."""
     cluster, topic, handle = lifted()
     merge = merge_of(topic, handle, 0)
     other = another(cluster)
@@ -84,7 +84,7 @@ def test_after_the_fence_what_is_stamped_below_lands_no_more() -> None:
 
 
 def test_dropped_objects_count_from_the_current_epoch() -> None:
-    """Hazard 26: by that epoch it stays for readers."""
+    """Hazard 26: readers may need a dropped object until the grace after this epoch ends."""
     cluster, topic, handle = lifted()
     merge = merge_of(topic, handle, 0)
     epochs = [cluster.controller.advance() for _ in range(3)]
@@ -110,7 +110,7 @@ def test_purges_are_counted_once_and_cut_into_entries(monkeypatch: pytest.Monkey
 
 
 def test_a_closed_topics_objects_count_from_its_closing_epoch() -> None:
-    """Hazard 26."""
+    """Guards against hazard 26."""
     cluster, topic, handle = lifted(1, 1)
     cluster.controller.advance_above(20)
     deleted = cluster.controller.delete_topic(topic.name)

@@ -1,7 +1,7 @@
-"""Producers in any order: runs that begin, send, repeat, skip and come too late, over years, in one journal.
+"""Producers in any order: runs that begin, send, repeat, skip and arrive late, over years, in one journal.
 
-The journal's rules and the controller's own state decide; the test plays log, clock and clients. Whatever happens, no
-batch lands twice, the batches of a run land without a gap, and no run lands anything after a newer one.
+The journal's rules and the controller's own state decide; the test plays log, clock and clients. In every case no batch
+lands twice, the batches of a run land without a gap, and no run lands anything after a newer run has.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DAYS = st.sampled_from([0, 3, 6, 8, 15])
 
 @dataclass
 class Run:
-    """A client: what it has, and what it has sent."""
+    """A client, with its producer id and epoch, and the batches that it has sent."""
 
     name: str
     producer_id: int
@@ -71,7 +71,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule(days=DAYS, ticked=st.booleans(), others_write=st.booleans())
     def time_passes(self, days: int, ticked: bool, others_write: bool) -> None:
-        """An entry of the log, here or at the controller, is when what is too old is forgotten."""
+        """Advance the clock; entries of the log and of the controller then forget what has expired."""
         self.now_ms += days * 24 * 3_600_000 + 1
         if ticked:
             self._controller_entry(Tick())
@@ -92,7 +92,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule(target=runs, run=runs, reply_lost=st.booleans())
     def a_run_bumps_its_epoch(self, run: Run, reply_lost: bool) -> object:
-        """After a lost reply it asks again with what it had, and gets the epoch of its first try."""
+        """Bump the epoch; after a lost reply, a second request with the old epoch returns the first bump."""
         try:
             entry = self._requested(run.name, (run.producer_id, run.epoch, run.run))
         except InvalidProducerEpochError:
@@ -100,7 +100,7 @@ class Producers(RuleBasedStateMachine):
             newest = (p.producer_id, p.epoch) if p is not None else None
             assert newest != (run.producer_id, run.epoch), "the newest run is never fenced"
             return multiple()
-        if entry is None:  # it has requested one before, and is the run that it was given then
+        if entry is None:  # an earlier request has bumped it already
             return multiple()
         self._controller_entry(entry)
         if reply_lost:
@@ -119,7 +119,7 @@ class Producers(RuleBasedStateMachine):
         return Run(name, p.producer_id, p.epoch, p.run)
 
     def _offer(self, b: ProducerBatch) -> LandedSequence:
-        """What a partition does with a batch."""
+        """Offer a batch to the journal, which lands it, answers it or refuses it."""
         if rules.needs_controller_check(self.known, b) and not self.controller.may_begin(
             b.producer_id, b.epoch, b.run, self.now_ms
         ):
@@ -135,7 +135,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule(run=runs, skip=st.sampled_from([0, 0, 0, 0, 1]), source=st.sampled_from("xy"))
     def a_run_sends_its_next_batch(self, run: Run, skip: int, source: str) -> None:
-        """It goes on in its input where the partition says; after a fatal error it sends nothing more."""
+        """Continue the input at the journal's position; after a fatal error, send nothing more."""
         if run.failed:
             return
         at = rules.landed_of(self.known, run.producer_id, source)
@@ -151,7 +151,7 @@ class Producers(RuleBasedStateMachine):
 
     @rule(run=runs, back=st.sampled_from([0, 0, 1, 4, 5]))
     def a_run_repeats_a_batch(self, run: Run, back: int) -> None:
-        """As it first was; it is answered with where it is, or refused, and never lands again."""
+        """Repeat a batch unchanged: the journal answers with its place or refuses it, and it never lands again."""
         if not 0 <= back < len(run.sent):
             return
         b = run.sent[-1 - back]

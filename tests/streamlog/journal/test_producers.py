@@ -1,4 +1,4 @@
-"""What a journal decides about idempotent producers (KIP-360), and about inputs that come again."""
+"""The journal's decisions about idempotent producers (KIP-360) and about repeated inputs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def batch(
 
 
 def land(producers: Producers, b: ProducerBatch, log_offset: int = 0, time_ms: int = 0) -> None:
-    """Admit the batch as a new one."""
+    """Admit the batch, which must be new, and record it."""
     assert admit(producers, b) is None
     rules.record(producers, b, log_offset, time_ms)
 
@@ -54,7 +54,7 @@ def landed(count: int, *, epoch: int = 0) -> Producers:
 
 
 def landed_input(input_id: str, end: int) -> Producers:
-    """A batch with the first records of an input."""
+    """Return producers, of which number 1 has landed an input's first `end` records."""
     producers: Producers = {}
     land(producers, batch(0, inputs=[InputSpan(input_id, 0, end)]))
     return producers
@@ -82,7 +82,7 @@ def test_a_gap_is_refused() -> None:
 
 
 def test_after_a_batch_that_failed_every_later_one_fails_too() -> None:
-    """A sequence is fixed when a batch is first sent, so what follows the missing one cannot slip into its place."""
+    """A sequence is fixed when a batch is first sent, so a later batch cannot take the place of the missing one."""
     producers = landed(2)
     for sequence in (3, 4, 5, 100):
         with pytest.raises(UnknownProducerError):
@@ -123,7 +123,7 @@ def test_only_an_unknown_producer_that_begins_is_looked_up_at_the_controller() -
     assert needs_controller_check(producers, batch(0, producer_id=2))
     assert not needs_controller_check(producers, batch(0))
     assert not needs_controller_check(producers, batch(1))
-    assert not needs_controller_check({}, batch(1))  # refused in any case
+    assert not needs_controller_check({}, batch(1))  # refused without the lookup
 
 
 def test_a_bumped_epoch_starts_at_sequence_zero_and_fences_the_old_one() -> None:
@@ -139,7 +139,7 @@ def test_a_bumped_epoch_starts_at_sequence_zero_and_fences_the_old_one() -> None
 
 def test_a_previous_epochs_batch_does_not_count_as_the_new_epochs() -> None:
     producers = landed(3)
-    assert admit(producers, batch(0, epoch=1)) is None  # though sequence 0 has landed under epoch 0
+    assert admit(producers, batch(0, epoch=1)) is None  # although sequence 0 landed under epoch 0
     land(producers, batch(0, epoch=1), log_offset=3)
     with pytest.raises(UnknownProducerError, match="sent sequence 2 instead of 1"):
         admit(producers, batch(2, epoch=1))
@@ -194,7 +194,7 @@ def test_a_new_run_goes_on_after_what_has_landed() -> None:
 
 @pytest.mark.parametrize("start", [0, 5, 7])
 def test_an_input_moved_by_another_run_lands_exactly_once(start: int) -> None:
-    """Hazard 20: the same job runs twice."""
+    """Hazard 20: two runs of the same job overlap."""
     producers = landed_input("a", 6)
     with pytest.raises(InputPositionMovedError, match=f"6 records of input a have landed, not {start}") as e:
         admit(producers, batch(0, epoch=1, inputs=[InputSpan("a", start, start + 5)]))
@@ -229,7 +229,7 @@ def test_the_oldest_inputs_are_forgotten_first(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_same_epoch_of_another_run_is_refused() -> None:
-    """A controller log that was restored from a backup gives an epoch out twice; its sequence 0 is not ours."""
+    """A restored controller log assigns an epoch twice, and sequence 0 of the other run is not this run's."""
     producers: Producers = {}
     land(producers, batch(0, run="before the restore"))
     for sequence in (0, 1):
@@ -239,7 +239,7 @@ def test_the_same_epoch_of_another_run_is_refused() -> None:
 
 
 def test_an_entrys_batches_are_admitted_in_order_without_side_effects() -> None:
-    """Hazard 22."""
+    """Guards against hazard 22."""
     producers = landed_input("a", 2)
     before = msgspec.json.encode(producers)
     overlay = Overlay(producers)
@@ -265,7 +265,7 @@ DAY_MS = 24 * 3_600_000
 
 
 def begun() -> tuple[ClusterHandles, MemoryStore, Producer]:
-    """A cluster with a topic in two journals, its store, and a run that begins."""
+    """Return a cluster with a topic in two journals, its store, and a run that begins."""
     cluster = topic_in_memory(2, 2)
     return cluster, store_of(cluster), cluster.controller.init_producer("job")
 
@@ -273,7 +273,7 @@ def begun() -> tuple[ClusterHandles, MemoryStore, Producer]:
 def send(
     cluster: ClusterHandles, partition: int, run: Producer | None, sequence: int = 0, span: InputSpan | None = None
 ) -> int:
-    """Append a batch of one record, as a process that has just looked at the log; the log offset where it is."""
+    """Append a batch of one record, after a read of the log; return its log offset."""
     topic = cluster.controller.snapshot().topic("events")
     handle = cluster.journal(topic.journal_of(partition))
     handle.catch_up()
@@ -295,7 +295,7 @@ def journal_of(cluster: ClusterHandles, partition: int) -> JournalHandle:
 
 
 def days_pass(cluster: ClusterHandles, store: MemoryStore, days: float, partitions: list[int]) -> None:
-    """The store's clock moves on, and so do the logs, as housekeeping and others' data move them."""
+    """Advance the store's clock, the epoch, and the logs of these partitions by a record each."""
     store.clock.ms += int(days * DAY_MS)
     cluster.controller.advance()
     for p in partitions:
@@ -320,7 +320,7 @@ def test_what_is_known_of_a_producer_outlives_truncation() -> None:
 
 @pytest.mark.parametrize("days", [0.5, 6.5])
 def test_a_runs_early_landings_are_remembered_with_its_producer(days: float) -> None:
-    """The run wrote to one journal on its first day alone, and to the other one for a week; then it is repeated."""
+    """The run wrote to one journal on its first day only, and to the other for a week; then it is repeated."""
     cluster, store, run = begun()
     send(cluster, 0, run, 0, InputSpan("day-1", 0, 1))
     send(cluster, 1, run, 0, InputSpan("day-1", 0, 1))
@@ -338,7 +338,7 @@ def test_a_runs_early_landings_are_remembered_with_its_producer(days: float) -> 
 
 @pytest.mark.parametrize("sequence", [0, 1])
 def test_a_run_that_a_journal_forgot_cannot_land_again_what_it_landed(sequence: int) -> None:
-    """Hazard 17: nobody has fenced it; only a bump helps."""
+    """Hazard 17: no later run has fenced it, so only a bump helps."""
     cluster, store, run = begun()
     send(cluster, 0, run, 0)
     send(cluster, 0, run, 1)
@@ -366,7 +366,7 @@ def test_a_run_forgotten_by_the_controller_continues_only_where_known() -> None:
 
 
 def test_an_id_is_not_given_again_after_its_name_was_forgotten() -> None:
-    """The journal still knows the old id and its input: the new one is another producer, and is not taken for it."""
+    """The journal still keeps the old id and its input; the new id is a different producer."""
     cluster, store, run = begun()
     for sequence in range(4):
         send(cluster, 0, run, sequence, InputSpan("day-1", sequence, sequence + 1))
@@ -380,7 +380,7 @@ def test_an_id_is_not_given_again_after_its_name_was_forgotten() -> None:
 
 
 def test_a_known_producers_bump_does_not_read_the_controller() -> None:
-    """Epochs come from the controller alone, so one above the known one is newer, and the journal need not ask."""
+    """Only the controller assigns epochs, so an epoch above the recorded one is newer, and the journal need not ask."""
     cluster, _, run = begun()
     send(cluster, 0, run, 0)
     bumped = cluster.controller.init_producer("job")

@@ -1,4 +1,4 @@
-"""A list of L1 rows in pieces does what a list of tuples does, and copies only the pieces that a change touches."""
+"""A list of L1 rows in pieces behaves like a list of tuples, and copies only the pieces that a change touches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.journal import l1_row, l1_rows
 
 
 def rows_of(places: set[tuple[int, int]]) -> Rows:
-    """Rows of ten records each, given by partition and number."""
+    """Return rows of ten records each, for these pairs of partition and number."""
     rows = [l1_row(p, 10 * n, 10 * n + 9, name=1000 * p + n) for p, n in sorted(places)]
     return l1_rows(*rows) if rows else np.empty(0, L1_ROW)
 

@@ -1,4 +1,4 @@
-"""Packed rows: what is computed with them."""
+"""The functions that compute with packed rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Shared L1 objects in the journal's state machine: what lists them, what they are dropped by, and what is refused."""
+"""Shared L1 objects in the journal's state machine: when they are listed, when they are dropped, and which edits are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,7 @@ def lifted(*objects: SharedObject, epoch: int = 5) -> Edit:
 
 
 def drained(*rows: tuple[int, int, int], epoch: int = 5, name: int = 100) -> Edit:
-    """A drain of runs of records, each given with its partition."""
+    """Return a drain of runs of records, each given as partition, first and last offset."""
     found = (l1_row(p, base, last, epoch=epoch, name=name + n) for n, (p, base, last) in enumerate(rows))
     return edit(DRAIN, epoch, added=l1_rows(*found))
 
@@ -74,7 +76,7 @@ def dropped(j: Journal) -> list[int]:
 
 
 def two_rounds() -> Journal:
-    """Three partitions of which each of two shared objects holds two records; the third object's records are in L0."""
+    """Lift two records of each of three partitions into each of two shared objects; leave the third L0 object's in L0."""
     j = Journal()
     for _ in range(3):
         j.land(extents_of(5, {0: 2, 1: 2, 2: 2}))
@@ -170,7 +172,9 @@ def test_a_deleted_topic_drops_its_shared_objects() -> None:
 
 
 def partly_landed() -> tuple[Journal, Edit]:
-    """A commit that landed for partition 0, and was refused for partition 1, whose earlier records another run lifts."""
+    """Return a commit that landed for partition 0 alone; partition 1's earlier records are lifted by another run
+    afterwards.
+    """
     j = Journal()
     j.land(extents_of(5, {1: 1}))
     j.land(extents_of(5, {0: 2, 1: 2}))
@@ -195,7 +199,7 @@ def test_a_repeated_commit_adds_the_row_that_was_refused_before() -> None:
 
 
 def test_no_edit_names_a_dropped_shared_object_again() -> None:
-    """Hazard 26."""
+    """Guards against hazard 26."""
     j, commit = partly_landed()
     j.apply(drained((0, 0, 1)))
     assert dropped(j) == [1]
@@ -226,7 +230,7 @@ def test_other_content_under_a_listed_name_is_refused() -> None:
 
 
 def test_a_dropped_shared_object_waits_until_the_fence_passes_its_stamp() -> None:
-    """Hazard 26: a repeated commit may name it until then."""
+    """Hazard 26: until then, a repeated commit may name it."""
     j = two_rounds()
     j.apply(drained((0, 0, 3), (1, 0, 3), (2, 0, 3)))
     assert not j.state.is_dropped_before(1 << 60, 1 << 60).any()
@@ -239,7 +243,7 @@ def test_a_dropped_shared_object_waits_until_the_fence_passes_its_stamp() -> Non
 
 
 def test_nothing_that_is_stamped_below_the_fence_is_shared_object() -> None:
-    """Hazard 25."""
+    """Guards against hazard 25."""
     j = two_rounds()
     j.apply(FenceL1(6))
     found = refused(j.state, lifted(shared_object({0: (4, 5), 1: (4, 5)}, name=3)))
@@ -260,7 +264,7 @@ def test_nothing_that_is_stamped_below_the_fence_is_shared_object() -> None:
         ([(0, 0, 0)], False),  # a part of a row
         ([(0, 1, 3)], False),
         ([(0, 0, 2)], False),
-        ([(0, 0, 4)], False),  # and a record of L0
+        ([(0, 0, 4)], False),  # includes a record of L0
         ([(0, 4, 5)], False),
         ([(3, 0, 1)], False),
     ],

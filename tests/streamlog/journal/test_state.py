@@ -1,4 +1,4 @@
-"""The journal's state machine: what may land, what leaves, and what epoch each partition may still need."""
+"""The journal's state machine: what may land, what leaves, and which epoch each partition may still need."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def test_records_are_admitted_up_to_the_last_offset_and_number() -> None:
         admit(JournalState(), most, extents_of(REVISION))
 
 
-# -- a journal with one partition, beside the first edition's rules -----------------------------------------------------
+# -- a journal with one partition, compared with the first edition's rules ------------------------------------------------
 
 
 class OnePartition:
-    """The rules for a partition with a log of its own, as the references have them: the model to compare with."""
+    """The references' rules for a partition with its own log, as a model to compare with."""
 
     def __init__(self, revision: int) -> None:
         self.previous = self.newest = self.bound = revision
@@ -207,7 +207,7 @@ def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[i
         try:
             step(j, n, kind, a, records, revision)
         except L0gcError:
-            assert same(j.state, before)  # what is refused changes nothing
+            assert same(j.state, before)  # a refusal changes nothing
             continue
         state = j.state
         assert state.window.oldest >= before.window.oldest
@@ -217,7 +217,7 @@ def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[i
                 continue
             for p in range(PARTITIONS):
                 assert gc_epoch_of(state, r, p) >= gc_epoch_of(before, r, p)
-                # Hazard 1: nothing that is needed, and nothing that may still land, is at or below the gc epoch.
+                # Hazard 1: every object that is needed, and every object that may still land, is above the gc epoch.
                 assert bound_of(state, r, p) <= max(r, state.previous_applied_epoch)
                 extents = state.topic(r).extents(p)
                 assert all(e.epoch > gc_epoch_of(state, r, p) for e in extents)
@@ -250,7 +250,7 @@ def test_a_new_partition_needs_its_revision_and_nothing_below_without_any_entry(
 
 
 def test_the_bound_follows_the_previous_epoch_and_not_the_newest() -> None:
-    """Hazard 1."""
+    """Guards against hazard 1."""
     j = Journal()
     j.apply(Advance(10))
     j.apply(Advance(12))
@@ -283,7 +283,7 @@ def test_the_lowest_unreconciled_epoch_holds_the_bound() -> None:
 
 
 def test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lower() -> None:
-    """Hazard 21."""
+    """Guards against hazard 21."""
     j = Journal()
     j.apply(Advance(10))
     assert gc_epoch_of(j.state, 50, 0) == 49
@@ -296,7 +296,7 @@ def test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lowe
 
 
 def test_below_the_window_is_refused_at_the_landing() -> None:
-    """Hazard 2."""
+    """Guards against hazard 2."""
     j = Journal()
     j.apply(Advance(10))
     j.apply(Advance(12))
@@ -307,7 +307,7 @@ def test_below_the_window_is_refused_at_the_landing() -> None:
 
 
 def test_objects_of_one_entry_are_admitted_one_after_another() -> None:
-    """Hazard 22: the third lies below the window that the first two make."""
+    """Hazard 22: the third object is below the window that the first two make."""
     state = JournalState()
     with pytest.raises(StaleClusterEpochError, match=r"\[10, 20\]"):
         admit(state, extents_of(10), extents_of(20), extents_of(9))
@@ -338,9 +338,9 @@ def test_an_object_lands_whole_or_not_at_all() -> None:
         msgspec.structs.replace(extents_of(5), epoch=-1),
         msgspec.structs.replace(extents_of(5), epoch=2**62),
     ):
-        with pytest.raises(L0gcError):  # before it is appended
+        with pytest.raises(L0gcError):  # refused before the append
             admit(j.state, wrong)
-        with pytest.raises(CorruptObjectError):  # and if it lies in the log all the same
+        with pytest.raises(CorruptObjectError):  # refused in the log, too
             j.land(extents_of(5, key=key_of(5, 1)), wrong)
         assert same(j.state, before)
 
@@ -419,7 +419,7 @@ def test_what_is_left_of_a_block_keeps_its_rows() -> None:
 
 
 def test_a_partition_that_moved_on_is_refused_and_the_others_land() -> None:
-    """Hazard 9."""
+    """Guards against hazard 9."""
     j = two_objects()
     late = reconciled(j.state, {0: 1, 1: 0})
     j.reconcile({0: 2})
@@ -497,7 +497,7 @@ def test_misfits_that_no_reconcile_can_have_are_refused(misfits: dict[int, int])
 
 
 def test_a_log_and_a_checkpoint_without_later_fields_are_read() -> None:
-    """Those of an older version end before misfits and shared objects."""
+    """An older version's entries and checkpoints end before misfits and shared objects."""
     j = two_objects()
     body = pack(reconciled(j.state, {0: 2}).topics[0].change.added)
     payload = msgspec.msgpack.encode(["e", RECONCILE, 1, [[REVISION, TOPIC_ID, body, b"", b""]]])
@@ -514,7 +514,7 @@ def test_a_log_and_a_checkpoint_without_later_fields_are_read() -> None:
 
 
 def test_a_closed_topic_takes_nothing_more_and_holds_nothing_back() -> None:
-    """Hazard 6."""
+    """Guards against hazard 6."""
     j = two_objects()
     commit = reconciled(j.state, {0: 2})
     j.apply(Closed([ClosedTopic(REVISION)]))
@@ -565,7 +565,7 @@ def corruptions() -> list[tuple[str, Any]]:
         topic[index] = value
 
     def stray(topic: list[Any]) -> None:
-        """The last extent is the first record of a partition that the topic does not have."""
+        """Make the last extent the first record of a partition that the topic does not have."""
         rows = unpack(topic[8], EXTENT).copy()
         rows[-1] = (99, 0, 1, 1, 0)
         topic[8] = pack(rows)

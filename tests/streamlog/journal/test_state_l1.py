@@ -1,4 +1,4 @@
-"""L1's life in the journal's state machine: merges, expiries, the fence, what is dropped and purged."""
+"""The life of L1 in the journal's state machine: merges, expiries, the fence, drops and purges."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ EPOCH = 7
 
 
 def lifted(partitions: int = 2, objects: int = 4, records: int = 10, *, spare: int = 0) -> Journal:
-    """Partitions with so many L1 objects of so many records each, then `spare` extents that are not in L1."""
+    """Return partitions with `objects` L1 objects of `records` records each, then `spare` extents that are not in L1."""
     j = Journal()
     for n in range(objects + spare):
         j.land(extents_of(EPOCH, dict.fromkeys(range(partitions), records), key=key_of(EPOCH, n)))
@@ -89,7 +89,7 @@ def topic_of(j: Journal) -> TopicState:
 
 
 def merged(j: Journal, first: int, last: int, *, partition: int = 0, name: int = 1000, epoch: int = EPOCH) -> Edit:
-    """The merge of a partition's L1 objects number `first` to `last` in the state into one."""
+    """Return an edit that merges a partition's L1 objects `first` to `last`, counted in the state, into one."""
     rows = topic_of(j).l1_of(partition)[first : last + 1]
     file = l1_row(partition, int(rows["base"][0]), int(rows["last"][-1]), epoch=epoch, name=name)
     return edit(MERGE, epoch, removed=rows, added=l1_rows(file))
@@ -104,7 +104,7 @@ def spans(rows: Rows) -> list[tuple[int, int]]:
 
 
 def why(j: Journal, entry: Edit) -> dict[int, str]:
-    """Why partitions are refused; `apply` refuses the entry if any is."""
+    """Return why each partition is refused, and check that `apply` refuses the entry if any is."""
     refused = {partition: text for (_, partition), text in fits(j.state, entry).items()}
     before = MACHINE.encode(j.state)
     if refused:
@@ -119,7 +119,9 @@ def why(j: Journal, entry: Edit) -> dict[int, str]:
 
 @pytest.mark.parametrize(("epoch", "recorded"), [(EPOCH - 1, EPOCH), (EPOCH + 1, EPOCH + 1)])
 def test_a_drop_is_recorded_with_at_least_the_windows_epoch(epoch: int, recorded: int) -> None:
-    """So one below a pin's epoch was dropped before the pin (hazard 36), however long the run took."""
+    """An object dropped below a pin's epoch was therefore dropped before the pin (hazard 36), however long the run
+    took.
+    """
     j = lifted()
     j.apply(merged(j, 1, 2, epoch=epoch))
     assert set(j.state.dropped["dropped_epoch"].tolist()) == {recorded}
@@ -148,7 +150,7 @@ def test_several_runs_of_a_partition_are_merged_by_one_entry() -> None:
 
 
 def test_a_losing_merge_does_not_hold_up_other_partitions() -> None:
-    """Hazard 24."""
+    """Guards against hazard 24."""
     j = lifted()
     late = merged(j, 0, 1, name=2000)
     other = merged(j, 0, 3, partition=1, name=2001).topics[0].change
@@ -166,7 +168,7 @@ def test_a_losing_merge_does_not_hold_up_other_partitions() -> None:
     j.apply(left)
     assert spans(topic_of(j).l1_of(1)) == [(0, 39)]
     assert len(j.state.dropped) == 6
-    assert why(j, left) == {1: MOVED_ON}  # and not a second time
+    assert why(j, left) == {1: MOVED_ON}  # the edit does not land a second time
 
 
 def test_a_merge_after_expiry_or_topic_deletion_is_refused() -> None:
@@ -262,11 +264,11 @@ def test_extents_wholly_below_the_start_leave_and_raise_the_bound() -> None:
     j.apply(expired({0: 30, 1: 25}))
     zero, one = (j.state.topic(REVISION).view(p) for p in (0, 1))
     assert (zero.last_reconciled_offset, zero.log_start_offset, zero.next_offset) == (29, 30, 40)
-    assert (one.last_reconciled_offset, one.log_start_offset) == (19, 25)  # the extent that it cuts stays whole
+    assert (one.last_reconciled_offset, one.log_start_offset) == (19, 25)  # the start cuts an extent, which stays whole
     assert [e.base_offset for e in j.state.topic(REVISION).extents(0)] == [30]
     assert [e.base_offset for e in j.state.topic(REVISION).extents(1)] == [20, 30]
     assert (gc_epoch_of(j.state, REVISION, 0), gc_epoch_of(j.state, REVISION, 1)) == (8, EPOCH - 1)
-    assert [len(o.extents) for o in topic_of(j).objects] == [1, 2]  # an object left with its last extent
+    assert [len(o.extents) for o in topic_of(j).objects] == [1, 2]  # an object leaves with its last extent
     assert len(topic_of(j).l1) == 0
 
 
@@ -293,7 +295,7 @@ def test_an_expiry_that_cannot_be_meant_is_refused_as_a_whole() -> None:
         ({0: -1}, {}),
         ({-1: 5}, {}),
         ({}, {}),
-        ({0: 30}, {"removed": rows[:1]}),  # what leaves is not named
+        ({0: 30}, {"removed": rows[:1]}),  # an expiry does not list the rows that leave
         ({0: 30}, {"added": rows[:1]}),
     ]
     for starts, more in wrong:
@@ -305,7 +307,7 @@ def test_an_expiry_that_cannot_be_meant_is_refused_as_a_whole() -> None:
 
 
 def test_an_expiry_of_another_topic_with_the_same_revision_deletes_nothing() -> None:
-    """Hazard 10: a restored controller log gives a revision a second time."""
+    """Hazard 10: a restored controller log assigns a revision a second time."""
     j = lifted()
     assert why(j, expired({0: 10}, "another")) == {0: ANOTHER_TOPIC}
 
@@ -323,7 +325,7 @@ def test_the_l1_fence_only_rises() -> None:
 
 
 def test_an_older_log_is_accepted_once_at_a_fresh_epoch() -> None:
-    """Hazard 38."""
+    """Guards against hazard 38."""
     j = Journal()
     j.apply(FenceL1(5))
     j.apply(Barrier(6))
@@ -339,7 +341,7 @@ def test_an_older_log_is_accepted_once_at_a_fresh_epoch() -> None:
 
 
 def test_what_is_stamped_below_the_fence_is_never_named() -> None:
-    """Hazard 25: vacuum deletes what is stamped below the fence and not named after it."""
+    """Hazard 25: vacuum deletes objects that are stamped below the fence and that the journal does not name."""
     j = lifted(spare=1)
     j.apply(FenceL1(EPOCH))
     for entry in (reconciled(j.state, {0: 49}, epoch=EPOCH - 1), merged(j, 0, 1, epoch=EPOCH - 1)):
@@ -348,7 +350,7 @@ def test_what_is_stamped_below_the_fence_is_never_named() -> None:
 
 
 def test_a_closed_topics_rows_are_dropped_and_it_stays_closed() -> None:
-    """Hazard 6."""
+    """Guards against hazard 6."""
     j = lifted()
     rows = topic_of(j).l1
     j.apply(merged(j, 0, 1))
@@ -364,7 +366,7 @@ def test_a_closed_topics_rows_are_dropped_and_it_stays_closed() -> None:
     again = MACHINE.decode(MACHINE.encode(j.state), "a copy")
     with pytest.raises(PartitionClosedError):
         Admission(again.window, again.topics, again.producers, again.closed).admit(extents_of(9))
-    j.apply(Closed([ClosedTopic(REVISION)]))  # as a second deleter does
+    j.apply(Closed([ClosedTopic(REVISION)]))  # as a second deleter closes it
 
 
 def test_topics_are_closed_together_or_not_at_all() -> None:
@@ -451,7 +453,7 @@ def test_a_checkpoint_whose_lists_of_l1_objects_contradict_its_offsets_is_refuse
     refused(listed=RowList(rows[rows["last"] < 39]))  # and has 40 records in L1
     refused(listed=RowList(np.concatenate([rows, l1_rows(l1_row(5, 0, 9, epoch=EPOCH, name=77))])))
     refused(log_start=np.array([0, 9], OFFSET))  # the list of partition 1 begins at record 10
-    refused(log_start=np.array([0, 45], OFFSET))  # all of what is in L1 is deleted, and listed
+    refused(log_start=np.array([0, 45], OFFSET))  # all records in L1 are deleted, but their rows are listed
     MACHINE.decode(MACHINE.encode(j.state), "the checkpoint")
     assert (log_start.tolist(), done.tolist()) == ([0, 15], [39, 39])
 
@@ -470,8 +472,8 @@ def in_l1(*ranges: tuple[int, int, int]) -> Rows:
         (in_l1((0, 0, 4)), 0),
         (in_l1((0, 0, 4), (0, 5, 12)), 0),
         (in_l1(), 0),
-        (in_l1((0, 0, 9), (3, 0, 9)), 0),  # a partition without offsets
-        (in_l1((0, 3, 9)), 2),  # record 2 is not deleted
+        (in_l1((0, 0, 9), (3, 0, 9)), 0),  # partition 3 has no offsets
+        (in_l1((0, 3, 9)), 2),  # record 2 is neither deleted nor in L1
     ],
 )
 def test_a_checkpoint_whose_l1_objects_leave_a_gap_or_overlap_is_refused(files: Rows, log_start: int) -> None:
@@ -493,7 +495,7 @@ def test_an_empty_checkpoint_without_l1_objects_is_read() -> None:
     j = lifted(spare=1)
     j.apply(expired({0: 40, 1: 50}))
     assert len(MACHINE.decode(MACHINE.encode(j.state), "the checkpoint").topics[REVISION].l1) == 0
-    j.apply(expired({0: 45}))  # in the middle of what is not in L1
+    j.apply(expired({0: 45}))  # amid records that are not in L1
     copy = MACHINE.decode(MACHINE.encode(j.state), "the checkpoint")
     assert copy.topic(REVISION).view(0).log_start_offset == 45
 
@@ -511,7 +513,7 @@ def test_a_merged_object_wholly_below_the_log_start_is_refused() -> None:
 
 
 class Books:
-    """What every L1 object that was ever named became, by the entries alone."""
+    """The history of every named L1 object, from the entries alone."""
 
     def __init__(self) -> None:
         self.lists: dict[int, list[tuple[int, int, bytes]]] = {0: [], 1: []}
@@ -570,7 +572,7 @@ def test_a_history_drops_nothing_twice_and_lowers_no_bound(
             j.apply(entry)
             books.lists[p][first : last + 1] = [(gone[0][0], gone[-1][1], name)]
             books.dropped |= {n for _, _, n in gone}
-            assert fits(j.state, entry)  # never a second time
+            assert fits(j.state, entry)  # the merge does not fit a second time
         elif kind == 3 and view.next_offset > view.log_start_offset:
             start = rng.randrange(view.log_start_offset + 1, view.next_offset + 1)
             j.apply(expired({p: start}))
@@ -594,7 +596,7 @@ def test_a_history_drops_nothing_twice_and_lowers_no_bound(
 
 
 def test_an_entry_for_a_hundred_thousand_partitions_is_a_few_columns() -> None:
-    """Counted in calls, not in seconds: one for each partition would be 100,000."""
+    """Counts calls rather than seconds: one call for each partition would make 100,000."""
     n = 100_000
     j = Journal()
     j.land(extents_of(EPOCH, dict.fromkeys(range(n), 2), key=key_of(EPOCH)))

@@ -1,4 +1,4 @@
-"""The sliding window moves up only, and holds two epochs and what lies between them."""
+"""The sliding window moves only up, and spans two epochs and those between them."""
 
 from __future__ import annotations
 
@@ -40,5 +40,5 @@ def test_never_moves_down_and_keeps_the_newest_epoch_before(epochs: list[int]) -
         slid = window.slide(epoch)
         assert slid.oldest >= window.oldest
         assert slid.newest == max(window.newest, epoch)
-        assert slid == window or slid.oldest == window.newest  # a writer one slide behind is still let in
+        assert slid == window or slid.oldest == window.newest  # a writer one slide behind is still admitted
         window = slid

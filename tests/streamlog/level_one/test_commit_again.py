@@ -192,7 +192,7 @@ def again(s: Scene, process: ClusterHandles) -> tuple[tuple[int, int, int], list
 def test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more(
     monkeypatch: pytest.MonkeyPatch, between: In
 ) -> None:
-    """Hazard 28."""
+    """Guards against hazard 28."""
     s = Scene(monkeypatch)
     (first,) = s.begun.commit()
     assert (first.records, first.l1_objects, first.lost, first.errors) == (2 * OBJECTS, 2 * OBJECTS, 0, [])

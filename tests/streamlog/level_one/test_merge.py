@@ -324,7 +324,7 @@ def test_a_topic_confused_by_a_restored_controller_is_not_merged() -> None:
 
 
 def test_a_reader_continues_after_its_next_object_is_merged_away() -> None:
-    """Hazard 19."""
+    """Guards against hazard 19."""
     a = filled(4)
     reader = another_process(a, 3)
     store_of(a).fault = once(lambda: merge_and_remove(a), "get", DATA)

@@ -132,7 +132,7 @@ def test_healthy_partitions_are_lifted_despite_a_refused_object(fault: Way) -> N
 
 
 def test_giving_up_is_not_advised_for_what_may_come_back(unanswered: Way) -> None:
-    """Hazard 42."""
+    """Guards against hazard 42."""
     cluster, keys = uploaded()
     unanswered(cluster, keys[BAD])
     result = run(cluster)
