@@ -1,4 +1,4 @@
-"""What flows that use `format("l0gc")` in Spark begin with."""
+"""Fixtures of the flows that use `format("l0gc")` in Spark."""
 
 from __future__ import annotations
 

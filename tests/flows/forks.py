@@ -1,12 +1,12 @@
-"""Programs that fork, close and exit at random moments with a cluster at work; each of them ends.
+"""Runs programs that fork, close and exit at random moments while they use a cluster; each must end.
 
     python -m tests.flows.forks FIRST COUNT
 
 Each program is a forked child of this process, which itself never uses a cluster. It opens one, has threads read, send
 and list, and then forks, closes it, or exits, with iterators and senders left over. The threads end because the cluster
-is closed under them. Two faults of Python are kept out: a child that is forked while a thread imports a module waits
-for that module for ever, so this process has imported all of l0gc; and until 3.14 Python unwinds a daemon thread at its
-end, which aborts the process if the thread is in Arrow's C++, so no thread here is a daemon.
+is closed while they use it. Two faults of Python are avoided: a child that is forked while a thread imports a module
+waits for that module forever, so this process has imported all of l0gc; and until 3.14 Python unwinds a daemon thread at
+its end, which aborts the process if the thread is in Arrow's C++, so no thread here is a daemon.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PATIENCE_S = 60
 
 
 def work(cluster: l0gc.Cluster, seed: int) -> None:
-    """Use the cluster until it is refused."""
+    """Use the cluster until a call is refused."""
     choose = random.Random(seed)
     calls: list[Callable[[], object]] = [
         lambda: list(cluster.read("t")),
@@ -53,7 +53,7 @@ def at_work(cluster: l0gc.Cluster, seed: int) -> None:
 
 
 def refused(call: Callable[[], object]) -> None:
-    """What was begun before is refused by a sentence, or works."""
+    """Check that a call on a handle from before is refused with an L0gcError, or works."""
     with suppress(L0gcError):
         call()
 
@@ -73,7 +73,7 @@ def program(seed: int) -> None:
         if end == 0:
             ended(os.fork() or child(cluster, records, arrow, sender))
         elif end == 1:
-            return  # with threads at work, and the iterator left over
+            return  # with threads active, and the iterator left over
         elif end == 2:
             sys.exit(0)
         else:
@@ -85,7 +85,7 @@ def program(seed: int) -> None:
 
 
 def child(cluster: l0gc.Cluster, records: Any, arrow: Any, sender: Any) -> int:
-    """What was opened before the fork is refused, and a cluster that is opened here works."""
+    """Check that handles from before the fork are refused, and that a cluster opened here works; then exit."""
     calls: list[Callable[[], object]] = [cluster.status, lambda: next(records), arrow.read_all]
     calls.append(lambda: sender.send([Record(b"", partition=0)], {0: 1 << 40}))
     for call in calls:
@@ -94,7 +94,7 @@ def child(cluster: l0gc.Cluster, records: Any, arrow: Any, sender: Any) -> int:
         except l0gc.errors.UsageError as e:
             if "before this process was forked" not in str(e):
                 raise
-        except StopIteration:  # what it had fetched before
+        except StopIteration:  # records that it had fetched before
             pass
     with l0gc.open(os.environ["L0GC_URL"]) as own:
         own.read_arrow("t").read_all()

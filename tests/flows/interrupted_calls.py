@@ -1,13 +1,13 @@
-"""Calls of the library that are interrupted at random moments: `python -m tests.flows.interrupted_calls --interrupts 10000`.
+"""Interrupts calls of the library at random moments: `python -m tests.flows.interrupted_calls --interrupts 10000`.
 
-One process makes calls, over and over, with the same handles: uploads, appends on several threads at once, catch-ups,
-advances of the epoch, housekeeping, reconciles, reads. Another process writes into the same journals. Each call is
-interrupted once, at a random moment, by a real signal whose handler raises, or by an exception that another thread sets, as
-task runners do. Entries are small, or weigh about 1 MiB.
+One process repeats calls with the same handles: uploads, appends on several threads at once, catch-ups, advances of the
+epoch, housekeeping, reconciles, reads. Another process writes into the same journals. Each call is interrupted once, at
+a random moment, by a real signal whose handler raises, or by an exception that another thread sets, as task runners do.
+Entries are small, or about 1 MiB.
 
-After each call the journals and the controller log are applied anew, entry by entry, to states that nobody interrupts. What
-the handles hold, and each checkpoint in the bucket, must be the same; an object is in a log once; what was reported as
-landed is there. No call and no thread next to it may take longer than `PATIENCE_S`.
+After each call the journals and the controller log are applied anew, entry by entry, to states that are never
+interrupted. The handles' states and each checkpoint in the bucket must equal them; an object is in a log once; what was
+reported as landed is in its log. No call and no thread next to it may take longer than `PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from tests.support.memory_store import MemoryStore, memory_cluster
 SMALL, LARGE, UPLOADED = "small", "large", "uploaded"
 JOURNALS: Final = {SMALL: 0, LARGE: 1}
 STEPS: Final = {SMALL: 100, LARGE: 8}
-"""So many calls are made on one cluster, since states grow."""
+"""How many calls are made on one cluster, since states grow."""
 LARGE_PARTITIONS: Final = 90_000
-"""An object with a record for each of them makes an entry of about 1 MiB."""
+"""An object with one record for each of these partitions makes an entry of about 1 MiB."""
 PATIENCE_S: Final = 60.0
 
 
 class WrongError(Exception):
-    """Something does not hold that must."""
+    """A condition does not hold that must."""
 
 
 # -- the moment -------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Moment:
                 ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._me), ctypes.py_object(Interrupt))
 
     def during(self, call: Callable[[], object], delay_s: float) -> bool:
-        """Make the call; whether it was interrupted."""
+        """Make the call, and return whether it was interrupted."""
         begun, ended = threading.Event(), threading.Event()
         shooter = threading.Thread(target=self._shoot, args=(begun, ended, delay_s), daemon=True)
         shooter.start()
@@ -107,7 +107,7 @@ class Moment:
             if not _is_of(e):
                 raise
             interrupted = True
-        while True:  # it may come as late as here
+        while True:  # the interrupt can arrive as late as here
             try:
                 with self._lock:
                     self._armed = False
@@ -122,7 +122,7 @@ class Moment:
 
 
 def _is_of(e: BaseException | None) -> bool:
-    """Whether an interrupt is what led to an error; numpy, among others, raises its own errors from it."""
+    """Return whether an interrupt led to an error; numpy, among others, raises its own errors from it."""
     return e is not None and (isinstance(e, Interrupt) or _is_of(e.__cause__) or _is_of(e.__context__))
 
 
@@ -130,7 +130,7 @@ def _is_of(e: BaseException | None) -> bool:
 
 
 class Truth:
-    """A log's state, of entries that are applied here, one after another, and nowhere interrupted."""
+    """A log's state, from entries that are applied here one after another and never interrupted."""
 
     def __init__(self, store: MemoryStore, folder: str, machine: Any) -> None:
         self._store, self._machine = store, machine
@@ -145,7 +145,7 @@ class Truth:
         return body
 
     def follow(self) -> None:
-        """Apply what is new, and compare the checkpoints that are new."""
+        """Apply the new entries, and compare the new checkpoints."""
         while self._log.entry_key(self.offset + 1) in self._store.objects:
             entry = self._log.get(self.offset + 1)
             self._machine.apply(self.state, entry)
@@ -177,7 +177,7 @@ class Truth:
 
 @dataclass
 class Tally:
-    """How often what was called and interrupted, and how long a call takes that is not."""
+    """How often each call was made and interrupted, and how long an uninterrupted call takes."""
 
     calls: Counter[str] = field(default_factory=Counter)
     interrupted: Counter[str] = field(default_factory=Counter)
@@ -187,13 +187,13 @@ class Tally:
 
 
 def _refused_or_done(call: Callable[[], object]) -> None:
-    with suppress(L0gcError):  # for example what another thread had appended for it, and was interrupted
+    with suppress(L0gcError):  # for example if another thread appended for this one and was interrupted
         call()
 
 
 @dataclass
 class Flow:
-    """A cluster, the process that is interrupted, another one, and how often what happened."""
+    """A cluster, the process that is interrupted, another process, and the tally."""
 
     chance: random.Random
     tally: Tally
@@ -241,12 +241,12 @@ class Flow:
         return lambda: self._append(self.cluster, size, o)
 
     def together(self, size: str) -> Callable[[], object]:
-        """Two other threads append with the same handle, one of them at a new epoch."""
+        """Return a call during which two other threads append with the same handle, one of them at a new epoch."""
         objects = [self.offer(size)]
         if self.chance.random() < 0.5:
             self.other.controller.advance()
         objects += [self.offer(size) for _ in range(2)]
-        for o in objects[1:]:  # before the moment: Python may raise in a thread that is about to start, instead of here
+        for o in objects[1:]:  # before the moment: Python may raise in a starting thread instead of here
             threading.Thread(target=self._append, args=(self.cluster, size, o), daemon=True).start()
         return lambda: self._append(self.cluster, size, objects[0])
 
@@ -275,7 +275,7 @@ class Flow:
         return call
 
     def housekeep(self, size: str) -> Callable[[], object]:
-        self.store.clock.sleep(1000)  # entries are old enough to be truncated
+        self.store.clock.sleep(1000)  # entries become old enough to be truncated
         return lambda: housekeep(self.cluster)
 
     def reconcile(self, size: str) -> Callable[[], object]:
@@ -287,7 +287,7 @@ class Flow:
     # -- one after another --------------------------------------------------------------------------------------------
 
     def step(self, moment: Moment, name: str, size: str) -> bool:
-        """One call, interrupted somewhere, and then all that must hold."""
+        """Make one call, interrupt it at a random moment, and check everything that must hold."""
         self.reported.clear()
         before = set(threading.enumerate())
         call = self.calls[name](size)
@@ -296,9 +296,9 @@ class Flow:
         began = time.monotonic()
         hit = moment.during(lambda: _refused_or_done(call), self.chance.random() * took)
         seconds = time.monotonic() - began
-        gc.collect()  # so that a pool ends of which nobody knows any more
+        gc.collect()  # so that a pool without references ends
         for thread in threading.enumerate():
-            if thread not in before and thread.ident is not None:  # its neighbours, and those of an upload
+            if thread not in before and thread.ident is not None:  # the pool's threads, and those of an upload
                 thread.join(PATIENCE_S)
                 if thread.is_alive():
                     raise WrongError(f"after {what} the thread {thread.name} next to it waits for ever")
@@ -311,7 +311,7 @@ class Flow:
         return hit
 
     def check(self, after: str) -> None:
-        """What the handles hold, and what the bucket holds, is what the logs say."""
+        """Check that the handles and the bucket agree with the logs."""
         for truth in self.truths.values():
             truth.follow()
         for j in JOURNALS.values():
@@ -325,7 +325,7 @@ class Flow:
                 raise WrongError(f"after {after} {key} was reported as landed, and is not in the log")
 
     def others_agree(self) -> None:
-        """Another process takes what is in the bucket."""
+        """Check that a new process reads the same states from the bucket."""
         anew = memory_cluster(self.store, seed=9, bootstrap=False)
         for j in JOURNALS.values():
             self.truths[j].check(anew.journal(j).replica, "a new process")
@@ -334,10 +334,10 @@ class Flow:
 
 
 def interrupt(moment: Moment, size: str, interrupts: int, seed: int, *, watched: bool = False) -> Tally:
-    """Make calls until so many were interrupted. Raises `WrongError`.
+    """Make calls until `interrupts` of them were interrupted. Raises `WrongError`.
 
     Args:
-        watched: end this process, and show where it stands, if a call takes far too long.
+        watched: end this process, and show its stack, if a call takes far too long.
     """
     chance, tally = random.Random(seed), Tally()
     while tally.interrupted.total() < interrupts:
@@ -357,7 +357,7 @@ def interrupt(moment: Moment, size: str, interrupts: int, seed: int, *, watched:
 
 
 def main() -> int:
-    """Do what the arguments say; 1 if anything was wrong."""
+    """Run the arguments' work; return 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description="Interrupt calls of the library at random moments.")
     parser.add_argument("--interrupts", type=int, default=10_000, help="a tenth of them while entries weigh 1 MiB")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,9 +1,10 @@
-"""Ctrl-C, SIGTERM and SIGHUP at moments spread over each long command: `python -m tests.flows.interrupts --moments 40`.
+"""Sends Ctrl-C, SIGTERM and SIGHUP at moments spread over each long command: `python -m tests.flows.interrupts
+--moments 40`.
 
-Each command runs in a process group of its own, as a shell starts it, with the real Java, on a cluster with something to do.
-It is run once to its end, which says how long it takes, and then once for each moment. After each signal it must end with
-128 and the signal's number and one line, and nothing that it started may be left: no process, no temporary file, no half of
-what it writes. A run that is over before its moment comes ends with 0.
+Each command runs in its own process group, as a shell starts it, with the real Java, on a cluster with work for it. It
+runs once to its end, which gives its duration, and then once for each moment. After each signal it must end with 128
+plus the signal's number and one line, and nothing that it started may be left: no process, no temporary file, no
+partial output. A run that ends before its moment ends with 0.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from tests.support.processes import marked, new_mark
 BIN: Final = [sys.executable, "-c", "from l0gc.cli.entry import main; main()"]
 SIGNALS: Final = (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 NOTE: Final = re.compile("l0gc: (computing M|[a-z]+ing)(:|$|[a-z ]*:)|l0gc: stopping \\(a second signal")
-"""Of a machine that takes longer than a minute for it."""
+"""Lines that appear on a machine that needs longer than a minute."""
 TOPIC: Final = "events"
 PARTITIONS: Final = 4
 FIRST_S: Final = 0.3
@@ -45,7 +46,7 @@ _PATIENCE_S: Final = 180
 
 @dataclass
 class Bed:
-    """A cluster of its own for one command, and a folder for its files."""
+    """The cluster of one command, and a folder for its files."""
 
     server: SeaweedFS
     bucket: str
@@ -68,7 +69,7 @@ class Bed:
         self.cluster.controller.create_topic(TOPIC, PARTITIONS)
 
     def records(self, count: int) -> Path:
-        """A file of so many records."""
+        """Return a file with this many records."""
         if count not in self._records:
             path = self._records[count] = self.folder / f"{count}.ndjson"
             path.write_bytes(b"".join(b'{"user": %d, "text": "%s"}\n' % (i, b"x" * 60) for i in range(count)))
@@ -94,7 +95,7 @@ def _a_large_file(bed: Bed) -> None:
 
 
 def _garbage(bed: Bed) -> None:
-    """A thousand L0 objects at epoch 0, and M is 0."""
+    """Create a thousand L0 objects at epoch 0, with M at 0."""
     layout = bed.cluster.controller.layout()
     bed.put([layout.format(n % 4, 0, bed.cluster.runtime.new_id()) for n in range(1000)])
     publish_m(bed.cluster, 0)
@@ -123,7 +124,9 @@ def _much_to_read(bed: Bed) -> None:
 
 @dataclass(frozen=True)
 class Long:
-    """A command that takes long: its arguments, FOLDER being the bed's, and what it is given to do before each run."""
+    """A long command: its arguments, in which FOLDER is the bed's folder, and the work that is prepared before each
+    run.
+    """
 
     arguments: tuple[str, ...]
     prepare: Callable[[Bed], None]
@@ -150,7 +153,7 @@ COMMANDS: Final = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended that was sent a signal, and what it left."""
+    """How a command ended after a signal, and what it left behind."""
 
     command: str
     after_s: float
@@ -180,7 +183,7 @@ class Outcome:
 
 
 def outcomes(server: SeaweedFS, name: str, bucket: str, folder: Path, moments: int) -> Iterator[Outcome]:
-    """Interrupt a command at so many moments, evenly spread over the time that a whole run takes."""
+    """Interrupt a command at this many moments, evenly spread over the duration of a whole run."""
     command, bed = COMMANDS[name], Bed(server, bucket, folder)
     command.prepare(bed)
     began = time.monotonic()
@@ -195,7 +198,7 @@ def outcomes(server: SeaweedFS, name: str, bucket: str, folder: Path, moments: i
         after_s = FIRST_S + (seconds - FIRST_S) * moment / (moments + 1)
         outcome = _interrupted(name, command.line(bed), bed, after_s, number, size)
         if outcome.code == 0:
-            seconds = min(seconds, after_s)  # it was over by then: the first run was slower
+            seconds = min(seconds, after_s)  # it had ended by then: the first run was slower
         yield outcome
 
 
@@ -216,7 +219,7 @@ def _interrupted(
         time.sleep(after_s)
         if process.poll() is None:
             os.killpg(process.pid, number)
-        _, err = process.communicate(timeout=_PATIENCE_S)  # its stdout is nobody else's: this would hang
+        _, err = process.communicate(timeout=_PATIENCE_S)  # no other process has its stdout, or this would hang
         left = marked(mark)
         files = [p.name for p in Path(temporary).iterdir()]
         for p in bed.folder.iterdir():
@@ -226,12 +229,12 @@ def _interrupted(
 
 
 def main() -> int:
-    """Do what the arguments say; 1 if anything was not as it must be."""
+    """Run the arguments' work; return 1 if a command ended wrongly."""
     arguments = argparse.ArgumentParser(description="Interrupt long commands at moments spread over each.")
     arguments.add_argument("--moments", type=int, default=40)
     arguments.add_argument("commands", nargs="*", metavar="COMMAND", help=f"of {', '.join(COMMANDS)}; all by default")
     options = arguments.parse_args()
-    for number in (signal.SIGINT, signal.SIGHUP):  # a shell may have started this in the background, which ignores them
+    for number in (signal.SIGINT, signal.SIGHUP):  # a shell that starts this in the background ignores them
         signal.signal(number, signal.SIG_DFL)
     bad = 0
     with SeaweedFS() as server:

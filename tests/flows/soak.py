@@ -43,7 +43,7 @@ class Soak:
     """One run.
 
     Attributes:
-        acknowledged: the records of each uploader that the command said had landed.
+        acknowledged: the records of each uploader that the command reported as landed.
         ended: how commands ended, by their name and exit code.
     """
 
@@ -71,7 +71,7 @@ class Soak:
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def command(self, *args: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> int:
-        """Run a command, which the killer may kill; its exit code."""
+        """Run a command, which the killer can kill, and return its exit code."""
         process = subprocess.Popen(
             [*BIN, *args],
             env={**self._environment, **(environment or {})},
@@ -93,7 +93,7 @@ class Soak:
         return process.returncode
 
     def until_done(self, *args: str, stdin: bytes = b"") -> None:
-        """Run a command until nobody kills it, or ten times."""
+        """Run a command until it is not killed, or ten times."""
         for _ in range(10):
             if self.command(*args, stdin=stdin) == 0:
                 return
@@ -135,7 +135,7 @@ class Soak:
     # -- the whole ----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Raises `AssertionError` if something is lost, doubled or left over."""
+        """Run everything, and raise `AssertionError` if something is lost, doubled or left over."""
         self.until_done("init", "--create-bucket", "--shards", "4")
         self.until_done("topic", "create", KEPT, "--partitions", str(UPLOADERS))
         workers = [threading.Thread(target=self._upload, args=(u,)) for u in range(UPLOADERS)]
@@ -151,7 +151,7 @@ class Soak:
         self.check()
 
     def collect(self) -> None:
-        """Delete all topics but one, and collect everything while time passes."""
+        """Delete all topics except one, and collect everything while time passes."""
         cluster = ClusterHandles(self._store())
         for name in sorted(set(cluster.controller.snapshot().topics) - {KEPT}):
             self.until_done("topic", "delete", name, "--yes")
@@ -177,7 +177,7 @@ class Soak:
             assert self.command("vacuum", *keep, environment=later) == 0, self.failures
 
     def check(self) -> None:
-        """What must hold in the end."""
+        """Check what must hold at the end."""
         store = self._store()
         keys = [k for page in store.scan("") for k in page.keys]
         cluster = ClusterHandles(store)

@@ -1,4 +1,4 @@
-"""Topics in Spark, for the flows: as data frames, and in queries whose drivers are killed."""
+"""Uses topics in Spark for the flows: as data frames, and in queries whose drivers are killed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def load(spark: SparkSession, bucket: StoreConfig, **options: str) -> DataFrame:
 
 
 def driver(url: str, topic: str, checkpoint: Path, *given: str) -> subprocess.Popen[bytes]:
-    """A query into a topic, as a group of processes, with Java and its workers; see `stream_copy`."""
+    """Start a query into a topic as a process group, with Java and its workers; see `stream_copy`."""
     root = Path(__file__).parents[2]
     return subprocess.Popen(
         [sys.executable, stream_copy.__file__, url, topic, checkpoint.as_uri(), *given],
@@ -41,6 +41,6 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def recorded(checkpoint: Path, folder: str) -> int:
-    """How many micro-batches were begun ("offsets"), or have ended ("commits")."""
+    """Return how many micro-batches have begun ("offsets") or ended ("commits")."""
     place = checkpoint / folder
     return sum(f.name.isdecimal() for f in place.iterdir()) if place.is_dir() else 0

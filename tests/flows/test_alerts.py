@@ -1,5 +1,6 @@
-"""Each thing of the table of what can go wrong is made to happen on a real cluster, and its rule fires over the metrics
-that this wrote. Over those of a cluster where all is well, no rule fires."""
+"""Causes each failure of the alerts' table on a real cluster; its rule must fire over the metrics that were written.
+Over the metrics of a healthy cluster no rule fires.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +40,11 @@ SCALED = {
     "L0gcThrottled": [("0.3", "1e-6"), ("2h", "0m")],
     "L0gcUploadsTooSlow": [("1h", "0m")],
 }
-"""The numbers of rules that are smaller here: making 10 GB of garbage, or hours of waiting, would take that long."""
+"""Numbers of rules that are smaller here: 10 GB of garbage, or hours of waiting, would take too long."""
 
 
 class Scene:
-    """A cluster with the topic `events`, and what its jobs have written for Prometheus so far."""
+    """A cluster with the topic `events`, and the metrics that its jobs have written for Prometheus so far."""
 
     def __init__(self, store: S3Store, folder: Path) -> None:
         self.store, self.folder, self.scraped = store, folder, Scraped()
@@ -51,7 +52,7 @@ class Scene:
         founded(2)
 
     def job(self, *args: str, code: int = 0, endpoint: str = "") -> Ended:
-        """Run a command with a metrics file of its own, and have Prometheus read that."""
+        """Run a command with its own metrics file, and let Prometheus read it."""
         path = self.folder / f"{args[0]}.prom"
         environment = {"AWS_ENDPOINT_URL_S3": endpoint} if endpoint else {}
         ended = ended_here(*args, "--metrics-file", str(path), environment=environment)
@@ -66,23 +67,23 @@ class Scene:
         assert ended_here("upload", "events", "-", "--partition", str(partition), stdin=b"a\nb\n").code == 0
 
     def later(self, days: int, *args: str, code: int = 0) -> None:
-        """Run a job so many days from now, by the store's clock."""
+        """Run a job this many days later, by the store's clock."""
         with Proxy(os.environ["AWS_ENDPOINT_URL_S3"], clock_ahead_s=days * DAY_S) as proxy:
             self.job(*args, code=code, endpoint=proxy.endpoint_url)
 
     def firing(self) -> set[str]:
-        """Return which alerts fire, if nothing changes until each has lasted long enough."""
+        """Return which alerts fire if nothing changes until each has lasted long enough."""
         return {name for name in RULE if self.fires(name)}
 
     def fires(self, name: str) -> list[dict[str, str]]:
         return fires(_scaled(name), self.scraped, self.due_s(name))
 
     def due_s(self, name: str) -> float:
-        """Return when a rule fires that holds from now on."""
+        """Return when a rule fires that holds from this moment on."""
         return self.scraped.last_s + self.idle_s + seconds(_scaled(name)["for"])
 
     def firing_by(self, at_s: float) -> set[str]:
-        """Return which alerts fire until then, if nothing changes."""
+        """Return which alerts fire by then if nothing changes."""
         return {name for name in RULE if self.due_s(name) <= at_s and self.fires(name)}
 
 
@@ -155,7 +156,7 @@ def end_at_a_limit(s: Scene) -> None:
 
 
 def fill_the_disk_of_the_log(s: Scene) -> None:
-    """A disk of 1 MB, mounted for the job alone."""
+    """Run a job with its log on a disk of 1 MB, mounted for the job alone."""
     disk, path = s.folder / "log", s.folder / "gc.prom"
     disk.mkdir()
     job = f"{shlex.join(BIN)} gc --engine local --metrics-file {path} 2>> {disk}/l0gc.log >> {disk}/l0gc.log"
@@ -183,7 +184,9 @@ def leave_an_orphan(s: Scene) -> None:
 
 
 def forget_a_pin(s: Scene) -> None:
-    """Issue 40.2: no step that computes M is due, and the metrics follow all the same."""
+    """Leave a pin for so long that alerts fire (issue 40.2): no step that computes M is due, but the metrics still
+    follow.
+    """
     s.gc()
     assert ended_here("pin", "create", "forgotten", "--ttl", "30d").code == 0
     for _ in range(12):
@@ -192,7 +195,7 @@ def forget_a_pin(s: Scene) -> None:
 
 
 def forget_a_pause(s: Scene) -> None:
-    """Issue 40.6: also where the sweep would find nothing, the run names the pause."""
+    """Leave a pause (issue 40.6): the run names the pause even if the sweep would find nothing."""
     s.gc()
     since_ms = s.store.now_ms() - 1000 * DAY_S - 1000
     s.store.put(PAUSED, msgspec.json.encode(Pause("disk audit", "ann@ops1", since_ms)))
@@ -247,7 +250,7 @@ def leave_dead_l1(s: Scene) -> None:
 
 
 class Refusing(Passing):
-    """Answers the deletions of L0 objects in this order; those that follow pass."""
+    """Answers the deletions of L0 objects in this order; later ones pass."""
 
     def __init__(self, *answers: Outcome | Refusal) -> None:
         self.answers = list(answers)
@@ -267,7 +270,7 @@ def sweep_refused(s: Scene, *options: str, answers: tuple[Outcome | Refusal, ...
 
 
 def refuse_a_deletion(s: Scene) -> None:
-    """As a store without bulk deletes, and with a lock on one object."""
+    """Answer as a store without bulk deletes does, with a lock on one object."""
     sweep_refused(s, answers=(Refusal(405, "MethodNotAllowed"), Outcome.DENY), code=3)
 
 
@@ -282,7 +285,7 @@ def write_a_foreign_key(s: Scene) -> None:
 
 
 class Overtaking(Passing):
-    """Moves the journal's window past each upload's first object while that is on its way."""
+    """Moves the journal's window past each upload's first object before the object is listed there."""
 
     def __init__(self, store: S3Store) -> None:
         self.cluster, self.done = ClusterHandles(store), False
@@ -329,14 +332,14 @@ MADE: dict[Callable[[Scene], None], tuple[str, ...]] = {
     throttle: ("L0gcThrottled",),
     upload_too_slowly: ("L0gcUploadsTooSlow",),
 }
-"""What makes each of the rows happen."""
+"""The alerts that each function causes."""
 ALSO: dict[Callable[[Scene], None], set[str]] = {
     write_a_key_from_the_future: {"L0gcRefusedForSafety"},
     let_no_daily_job_run: {"L0gcNotSeen"},
     let_a_partition_lag: {"L0gcCauseLasts"},
     let_a_pin_keep: {"L0gcCauseLasts"},
 }
-"""What fires by then as well: the step's refusal; for two days no job runs at all; for 36 hours nobody does anything."""
+"""Alerts that also fire by then: the step's refusal; for two days no job runs at all; for 36 hours nothing is done."""
 
 
 def test_everything_that_can_go_wrong_is_made_to() -> None:
@@ -385,7 +388,7 @@ def test_a_pause_is_neither_a_refusal_nor_a_failure(scene: Scene) -> None:
 
 
 def test_vanished_series_are_noticed(scene: Scene) -> None:
-    """The machine died, or lost its files."""
+    """An alert fires if the machine died or lost its files."""
     for command in ("verify", "gc"):
         scene.job(command)
     scene.scraped.vanished_s = scene.scraped.last_s + 1
@@ -439,7 +442,7 @@ def test_an_alert_ends_with_any_healthy_run(scene: Scene) -> None:
     assert scene.fires("L0gcObjectLost")
     scene.store.put(key, body)
     scene.job("reconcile", "--engine", "local")
-    assert not scene.fires("L0gcObjectLost")  # status.prom still has it
+    assert not scene.fires("L0gcObjectLost")  # status.prom still has the series
 
 
 # -- promtool ------------------------------------------------------------------------------------------------------------
@@ -452,7 +455,9 @@ AGREED = (lose_an_object, set_a_log_back, let_no_job_run, forget_a_pin, give_rec
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 @pytest.mark.parametrize("made", AGREED, ids=lambda made: made.__name__)
 def test_promtool_agrees(scene: Scene, made: Callable[[Scene], None], tmp_path: Path) -> None:
-    """What was scraped is given to it a minute apart, the first of it at the first minute, and the last one stays."""
+    """Check promtool's results for the scraped metrics, given a minute apart from the first minute on; the last one
+    stays.
+    """
     made(scene)
     times = sorted({at for samples in scene.scraped.series.values() for at, _ in samples})
     series, ended = [], Scraped()

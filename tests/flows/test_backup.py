@@ -1,4 +1,4 @@
-"""Backup and restore with rclone, line by line from docs/work/operate-backup.md, on a real server that stays in use."""
+"""Backs up and restores with rclone, line by line from docs/work/operate-backup.md, on a real server that stays in use."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Read = dict[str, dict[int, list[tuple[int, bytes]]]]
 
 
 class Places(NamedTuple):
-    """The cluster's folder, and the folders that the recipe needs besides, as rclone names them."""
+    """The cluster's folder, and the other folders of the recipe, by rclone's names."""
 
     bucket: str
     copy: str
@@ -46,7 +46,7 @@ class Places(NamedTuple):
 
 
 def lines_of(first: str) -> list[str]:
-    """The commands of the block of the page that begins like that."""
+    """Return the commands of the page's block that begins like this."""
     (block,) = re.findall(rf"^```\n({re.escape(first)}.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     return str(block).splitlines()
 
@@ -62,7 +62,7 @@ PUBLISHED: Final = lines_of("rclone copyto $COPY/l0gc/watermarks/published.json"
 
 @pytest.fixture
 def places(weed: SeaweedFS, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Places:
-    """With rclone's remote `store`, which is the server, in the environment of the recipe."""
+    """Return the folders, with rclone's remote `store`, which is the server, in the environment of the recipe."""
     other = f"{bucket.bucket}-2"
     weed.client().create_bucket(Bucket=other)
     p = Places(f"store:{bucket.bucket}/some/prefix", f"store:{other}/copy", f"store:{other}/restored")
@@ -78,7 +78,7 @@ def places(weed: SeaweedFS, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 
 
 def follow(lines: list[str], after_each: Callable[[], object] = lambda: None) -> list[Ended]:
-    """Do what the page says; what l0gc's commands printed."""
+    """Follow the page, and return what l0gc's commands printed."""
     ended = []
     for line in lines:
         if line.startswith("l0gc ") and ">" not in line:
@@ -100,7 +100,7 @@ def read(cluster: library.Cluster) -> Read:
 
 
 def shared_keys(store: S3Store) -> set[str]:
-    """The shared objects in the bucket."""
+    """Return the shared objects in the bucket."""
     return {k for page in store.scan("level_one/data/") for k in page.keys if re.search(r"/j\d{4}/", k)}
 
 
@@ -109,7 +109,7 @@ def upload(cluster: library.Cluster, text: str) -> None:
 
 
 def use(cluster: library.Cluster, name: str) -> int:
-    """All that goes on in a cluster, once; how many objects were deleted."""
+    """Use every part of a cluster once, and return how many objects were deleted."""
     upload(cluster, f"{name}.a")
     cluster.upload(MANY, [f"{name}.{i}".encode() for i in range(LEAST_PARTITIONS)])
     cluster.reconcile()
@@ -125,7 +125,7 @@ def use(cluster: library.Cluster, name: str) -> int:
 
 
 def backed_up(cluster: library.Cluster) -> Read:
-    """A backup is taken of a cluster in use; what was there as of the pin."""
+    """Back up a cluster in use, and return its records as of the pin."""
     cluster.topics.create(TOPIC, 2)
     cluster.topics.create(MANY, LEAST_PARTITIONS)
     cluster.topics.create("gone", 1)
@@ -148,7 +148,7 @@ def backed_up(cluster: library.Cluster) -> Read:
     cluster.topics.delete("gone")
     assert sum(use(cluster, f"later {n}") for n in range(ROUNDS)) == 0  # the pin keeps it
     assert sum(1 for page in cluster.store.scan("level_one/data/") for _ in page.keys) > l1
-    assert read(cluster)[TOPIC][0][0] > as_of_the_pin[TOPIC][0][0]  # retention has let records go
+    assert read(cluster)[TOPIC][0][0] > as_of_the_pin[TOPIC][0][0]  # retention has removed records
     assert shared_keys(cluster.store) > shared
     follow(DATA)
     assert sum(use(cluster, f"at last {n}") for n in range(2)) > ROUNDS
@@ -157,7 +157,7 @@ def backed_up(cluster: library.Cluster) -> Read:
 
 
 def is_whole(cluster: library.Cluster, as_of_the_pin: Read, *, deep: Ended) -> None:
-    """A restored cluster has all that the pin promised, and works; `verify --deep` found only what came later."""
+    """Check that a restored cluster has all that the pin promised, and works; `verify --deep` found only later objects."""
     assert deep.code in {0, 4}, deep
     assert set(re.findall(r"^(\w+): ", deep.stdout.decode(), re.MULTILINE)) <= {"l1_orphan"}, deep
     there = read(cluster)
@@ -167,7 +167,7 @@ def is_whole(cluster: library.Cluster, as_of_the_pin: Read, *, deep: Ended) -> N
             assert [offset for offset, _ in there[topic][partition]] == list(range(len(there[topic][partition])))
     assert [r.value for r in cluster.read("gone")] == [b"x", b"y"]
     named = cluster.verify(deep=True, min_age_s=0).counts
-    assert set(named) == {"l1_orphan"}, named  # what came later, by its name
+    assert set(named) == {"l1_orphan"}, named  # later objects, as orphans
     for n in range(2):
         use(cluster, f"restored {n}")
     assert not cluster.verify(deep=True, min_age_s=0).counts
@@ -176,7 +176,7 @@ def is_whole(cluster: library.Cluster, as_of_the_pin: Read, *, deep: Ended) -> N
 
 
 def harmless(cluster: library.Cluster) -> None:
-    """Whoever is too early deletes nothing that the restored logs name."""
+    """Check that a run which begins too early deletes nothing that the restored logs name."""
     with suppress(SafetyError):
         cluster.compute_watermark()
     cluster.housekeep(barrier=True)
@@ -187,7 +187,7 @@ def harmless(cluster: library.Cluster) -> None:
 
 
 def content(store: S3Store) -> set[tuple[str, int, int]]:
-    """All but what jobs record of their failing."""
+    """Return all objects except jobs' records of their failures."""
     return {
         (k, size, when)
         for page in store.scan("")
@@ -203,7 +203,7 @@ CHANGES: Final = (
 
 
 def refused(store: S3Store, commands: Sequence[str]) -> None:
-    """None of them does anything."""
+    """Check that the commands are refused and change nothing."""
     before = content(store)
     for command in commands:
         done = ended_here(*command.split(), stdin=b"x\n")

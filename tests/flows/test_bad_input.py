@@ -1,4 +1,4 @@
-"""Bad input: one clear sentence, the right exit code, and nothing else happens."""
+"""Bad input gives one clear sentence and the right exit code, and has no other effect."""
 
 from __future__ import annotations
 

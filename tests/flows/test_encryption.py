@@ -1,4 +1,4 @@
-"""A bucket that demands a key of KMS with each write: every command, both clients and executors send it."""
+"""A bucket that demands a KMS key with each write: every command, both clients and executors send it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nobody waits for ever for a cluster that is closed, forked or left as Python ends."""
+"""No call waits forever for a cluster that is closed, forked or left as Python ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A fortnight of a healthy cluster, on a store in memory with a clock that the test moves: no rule fires.
+"""Runs a healthy cluster for a fortnight, on a store in memory with a clock that the test moves: no rule fires.
 
-`l0gc gc` runs every ten minutes with the options that the documents advise, `l0gc verify` every night. Each run's metrics
-are scraped, and the real rules are evaluated over them.
+`l0gc gc` runs every ten minutes with the options that the documents advise, `l0gc verify` every night. Each run's
+metrics are scraped, and the real rules are evaluated over them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ RULE = {rule["alert"]: rule for rule in yaml.safe_load(RULES.read_text())["group
 
 
 class Monitor:
-    """Prometheus: what the jobs' files have held, and since when each rule's expression has held."""
+    """Prometheus: the contents of the jobs' files over time, and since when each rule's expression has held."""
 
     def __init__(self) -> None:
         self.files: dict[str, dict[Key, float]] = {}
@@ -43,13 +43,11 @@ class Monitor:
         for (name, labels), value in self.files[run.step].items():
             series = self.scraped.series.setdefault(frozenset({NAME: name, **dict(labels)}.items()), [])
             series.append((now_s, value))
-            if (
-                len(series) > 600 and series[1][0] < now_s - 3 * DAY_S
-            ):  # no range but that of the last success is longer
+            if len(series) > 600 and series[1][0] < now_s - 3 * DAY_S:  # only the range of the last success is longer
                 del series[1]
 
     def firing(self, now_s: float) -> set[str]:
-        """Return the alerts that fire now. To be called at least every half hour."""
+        """Return the alerts that fire at this time. Must be called at least every half hour."""
         holds = {
             (name, labels) for name, rule in RULE.items() for labels in evaluate(rule["expr"], self.scraped, now_s)
         }

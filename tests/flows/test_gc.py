@@ -1,4 +1,6 @@
-"""`l0gc gc` on a real server: its steps are the commands, one that fails stops what would harm, and two may run at once."""
+"""`l0gc gc` on a real server: its steps are the commands, a failed step stops those that could harm, and two runs can
+overlap.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ LINES = [f"record {n}" for n in range(400)]
 
 @pytest.fixture
 def loaded(one_spark: None, store: S3Store, tmp_path: Path) -> S3Store:
-    """A cluster with one topic of two partitions, and one upload that nobody has reconciled."""
+    """Create a cluster with one topic of two partitions, and one upload that is not reconciled."""
     founded(shards=SHARDS)
     upload(tmp_path, 0)
     return store
@@ -45,7 +47,7 @@ def upload(folder: Path, partition: int) -> None:
 
 
 def failing_gc(*args: str) -> tuple[dict[str, Any], L0gcError]:
-    """What it prints, and what it raises."""
+    """Return what a failing `gc` prints and raises."""
     with taking_results() as results, pytest.raises(L0gcError) as raised:
         cli.main(["gc", *args], prog_name="l0gc", standalone_mode=False)
     return results[-1].data, raised.value
@@ -83,7 +85,7 @@ def test_one_run_empties_a_quiet_cluster_and_prints_what_the_commands_print(load
 
 @pytest.mark.thorough
 def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Issue 15.11."""
+    """Issue 15.11: a run without work starts no Spark and gives the reason."""
     l0gc("gc", "--housekeep-barrier", "--engine", "local")
 
     def no_spark(*args: object, **kwargs: object) -> None:
@@ -91,7 +93,7 @@ def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatc
 
     monkeypatch.setattr("l0gc.api.engine.Engine.session", no_spark)
     for _ in range(2):
-        done = l0gc("gc", "--epoch-interval", "0")  # a tick each time: M could move, over nothing
+        done = l0gc("gc", "--epoch-interval", "0")  # a tick each time: M could move, without garbage
         assert done["housekeep"]["ticked"] is True
         steps = {"reconcile", "merge", "expire", "table_sync", "compute_watermark", "sweep", "vacuum"}
         assert set(done["not_due"]) == steps
@@ -132,7 +134,7 @@ def test_the_metrics_numbers_all_appear_in_command_output(loaded: S3Store, tmp_p
     exported = re.findall(
         r'^(\w+)\{(?:cause="\w+",)?command="[\w-]+",(?:severity="\w+",)?step="([\w-]+)",', text, re.MULTILINE
     )
-    of_a_file = {"l0gc_log_disk_free_bytes"}  # if stdout is one
+    of_a_file = {"l0gc_log_disk_free_bytes"}  # only if stdout is a file
     known = {(m.name, step) for m in METRICS for step in m.steps if m.name not in of_a_file}
     assert {(name, step) for name, step in exported if name not in of_a_file} == known
 
@@ -224,7 +226,7 @@ def test_a_signal_ends_the_run_where_it_is(loaded: S3Store, monkeypatch: pytest.
 
 
 def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    signals = [signal.SIGINT]  # one alone: the second one kills
+    signals = [signal.SIGINT]  # only one: a second one kills
 
     def report(*args: Any) -> None:
         if signals:
@@ -237,7 +239,7 @@ def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkey
 
 
 def begun_with_spark(*args: str) -> tuple[subprocess.Popen[bytes], list[dict[str, Any]]]:
-    """A run of its own process that has just started Spark, and what it has logged so far."""
+    """Start a run in its own process; return it once it has started Spark, with its log so far."""
     process = start(["gc", "--json", "-v", "--log-format", "json", "--engine", "spark", "--master", "local[1]", *args])
     assert process.stderr is not None
     events: list[dict[str, Any]] = []
@@ -262,7 +264,7 @@ def test_ctrl_c_while_spark_works_ends_the_run(loaded: S3Store) -> None:
 
 
 def java_of(process: subprocess.Popen[bytes]) -> int:
-    """The JVM that a run has started."""
+    """Return the JVM that a run has started."""
     for path in Path("/proc").glob("[0-9]*/status"):
         with suppress(OSError):
             if (path.parent / "comm").read_text() == "java\n" and f"PPid:\t{process.pid}\n" in path.read_text():

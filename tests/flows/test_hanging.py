@@ -1,4 +1,4 @@
-"""A store that leaves requests without an answer: a command ends in time at the first signal, and at once at the second."""
+"""A store that does not answer requests: a command ends in time at the first signal, and at once at the second."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POINTS = 2
 def stopped(
     args: list[str], weed: SeaweedFS, n: int, number: signal.Signals, *, again_s: float | None = None
 ) -> tuple[int, float, str]:
-    """Send a signal while the command's n-th request hangs; returns its exit code, how long it took, and what it said."""
+    """Send a signal while the command's n-th request hangs; return its exit code, how long it took, and its stderr."""
     behaviour = HangAt(n, after=False)
     with Proxy(weed.endpoint_url, behaviour) as proxy:
         process = start(args, {"AWS_ENDPOINT_URL": proxy.endpoint_url, "AWS_ENDPOINT_URL_S3": proxy.endpoint_url})
@@ -92,7 +92,7 @@ def test_a_second_signal_ends_a_command_at_once(bucket: StoreConfig, weed: Seawe
 def test_a_run_waits_for_a_silent_store_once(
     bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, operation: str, key: str
 ) -> None:
-    """Whichever requests hang: the run ends with one sentence, not after a time for each step and journal."""
+    """Whichever requests hang, the run ends with one sentence, and does not wait again for each step and journal."""
     path = tmp_path / "records"
     path.write_bytes(b"a\nb\nc\n" * 100)
     founded(partitions=8)

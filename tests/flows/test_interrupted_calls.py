@@ -1,4 +1,4 @@
-"""Calls of the library that are interrupted at random moments; `tests/flows/interrupted_calls.py` does more of them."""
+"""Interrupts calls of the library at random moments; `tests/flows/interrupted_calls.py` interrupts more of them."""
 
 from __future__ import annotations
 

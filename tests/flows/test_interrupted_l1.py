@@ -1,4 +1,4 @@
-"""A signal while L1 is written: what is written is committed, so that no object is left without a name."""
+"""A signal during the writing of L1: the written objects are committed, so that each object is named."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP at a few moments of each long command; `tests/flows/interrupts.py` has more of them."""
+"""Sends Ctrl-C, SIGTERM and SIGHUP at a few moments of each long command; `tests/flows/interrupts.py` tries more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.slow, pytest.mark.spark, pytest.
 
 MOMENTS = 2
 ALIKE = ("merge", "compute-watermark", "vacuum", "verify", "read")
-"""Commands that end as reconcile, sweep and upload do: `make release` interrupts them as well."""
+"""Commands that end as reconcile, sweep and upload do: `make release` interrupts them, too."""
 
 
 @pytest.mark.timeout(900)
@@ -26,4 +26,4 @@ def test_nothing_is_left_whenever_a_signal_comes(
 ) -> None:
     found = list(outcomes(weed, command, bucket.bucket, tmp_path, MOMENTS))
     assert [str(o) for o in found if not o.good] == []
-    assert sum(o.code != 0 for o in found) >= MOMENTS // 2  # a run may end before its moment; most have not
+    assert sum(o.code != 0 for o in found) >= MOMENTS // 2  # a run can end before its moment, but most do not

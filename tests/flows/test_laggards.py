@@ -1,4 +1,6 @@
-"""A partition that lags, on a real server: `reconcile --up-to` lifts it, and a sweep releases what `status` has said."""
+"""A partition that lags, on a real server: `reconcile --up-to` lifts it, and a sweep releases the bytes that `status`
+promised.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ UPLOADS = 3
 
 
 def upload(records: dict[int, list[bytes]], chance: random.Random) -> None:
-    """A record for each partition, in one L0 object."""
+    """Upload a record for each partition, in one L0 object."""
     lines = [b"%d-" % p + chance.randbytes(8_000).hex().encode() for p in records]
     assert ended_here("upload", "events", "-", "--producer", "p", stdin=b"\n".join(lines) + b"\n").code == 0
     for p, line in enumerate(lines):
@@ -38,7 +40,7 @@ def test_lifting_laggards_costs_and_releases_what_status_predicted(store: S3Stor
             upload(records, chance)
         assert not reconcile_but(cluster, {LAGGING}).errors
         l0gc("housekeep", "--barrier")
-    upload(records, chance)  # of the newest epoch: nobody lags with it
+    upload(records, chance)  # at the newest epoch, so no partition lags because of it
     held = l0gc("compute-watermark")["watermark"]
     assert l0gc("sweep")["deleted"] == 0
 

@@ -1,4 +1,4 @@
-"""The whole loop on a real server: upload, reconcile, housekeep, compute-watermark, sweep, read."""
+"""Runs the whole loop on a real server: upload, reconcile, housekeep, compute-watermark, sweep, read."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LAYOUT = KeyLayout(shards=SHARDS)
 
 
 def l0_objects(store: S3Store) -> dict[str, int]:
-    """Every L0 object, with its epoch."""
+    """Return every L0 object with its epoch."""
     found: dict[str, int] = {}
     for page in store.scan(LAYOUT.data_prefix):
         for key in page.keys:
@@ -38,12 +38,12 @@ def l0_objects(store: S3Store) -> dict[str, int]:
 
 
 def read_back(topic: str, partitions: int) -> dict[int, list[bytes]]:
-    """A topic's records by partition, as the command prints them."""
+    """Return a topic's records by partition, as the command prints them."""
     return {p: printed("read", topic, "--partition", str(p)).split(b"\n")[:-1] for p in range(partitions)}
 
 
 def expected(lines: Iterable[bytes], field: str, partitions: int) -> dict[int, list[bytes]]:
-    """Which partition each line belongs to, in order."""
+    """Return the lines of each partition, in order."""
     place = by_field(field, partitions).start("test")
     records: dict[int, list[bytes]] = {p: [] for p in range(partitions)}
     all_lines = list(lines)
@@ -57,7 +57,7 @@ def lines_of(*paths: Path) -> list[bytes]:
 
 
 def drain() -> dict[str, Any]:
-    """What an operator does to empty L0."""
+    """Empty L0 as an operator does."""
     l0gc("housekeep", "--barrier")
     l0gc("reconcile", "--engine", "spark")
     l0gc("compute-watermark", "--engine", "spark")
@@ -89,7 +89,7 @@ def test_all_flights_survive_and_exactly_what_m_allows_is_deleted(
     }
     assert l0_objects(store) == {k: e for k, e in before.items() if e > watermark}
 
-    # The idle topic holds M back for no longer than two ticks.
+    # The idle topic holds M back for at most two ticks.
     for _ in range(2):
         l0gc("epoch", "advance")
         l0gc("housekeep")
@@ -157,10 +157,10 @@ def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(sto
     uploads = [start(command, {"L0GC_EPOCH_CACHE": "0.2"}) for _ in paths]
 
     def feed(upload: subprocess.Popen[bytes], lines: list[bytes]) -> None:
-        """A part of the input for each round, so that every round meets uploads."""
+        """Write a part of the input for each round, so that every round meets uploads."""
         assert upload.stdin is not None
         share = -(-len(lines) // rounds)
-        with suppress(BrokenPipeError):  # of an upload that has failed, its exit code says so
+        with suppress(BrokenPipeError):  # if an upload has failed, its exit code shows it
             for i, event in enumerate(begun):
                 event.wait()
                 upload.stdin.writelines(line + b"\n" for line in lines[i * share : (i + 1) * share])
@@ -168,7 +168,7 @@ def test_four_uploaders_lose_nothing_while_reconcile_and_sweep_run_in_a_loop(sto
             upload.stdin.close()
 
     def has_landed_since(before: Iterable[str]) -> None:
-        """Wait for an object of this round's input: a process may take as long to start as a round takes."""
+        """Wait for an object of this round's input: a process can take as long to start as a round takes."""
         while l0_objects(store).keys() <= set(before):
             assert not any(u.poll() for u in uploads)
             time.sleep(0.05)

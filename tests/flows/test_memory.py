@@ -1,4 +1,4 @@
-"""What a process holds of records that it reads, however many there are."""
+"""The memory that a process needs for the records that it reads does not grow with their number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.thorough]
 
 RECORDS: Final = 1_200_000
 HELD_MB: Final = 300
-"""What is fetched ahead and decoded, and what malloc keeps for each thread. If each thread decoded, it would be 430."""
+"""Memory for records fetched ahead and decoded, and for malloc's arenas of each thread. If each thread decoded, it
+would be 430.
+"""
 READING: Final = """
 import os, sys, l0gc
 

@@ -1,4 +1,4 @@
-"""Pausing sweeps with the commands, on a real server: one that is under way ends in good order, and goes on later."""
+"""Pauses sweeps by the commands, on a real server: a running sweep ends cleanly, and continues later."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.cli import ended_here, l0gc
 pytestmark = pytest.mark.weed
 
 SMALL_SEGMENTS = "import l0gc.collect.run as s; s.SEGMENT_OBJECTS = 10; from l0gc.cli.main import main; main()"
-"""The command with segments so small that few objects make many more than may be under way at once."""
+"""The command with segments so small that few objects fill many more segments than are read ahead at once."""
 
 
 @pytest.mark.thorough

@@ -1,6 +1,7 @@
-"""A real server that refuses one object: the others are lifted and merged, every view goes on, exit code 3.
+"""A real server that refuses one object: the others are lifted and merged, every view continues, and the exit code is
+3.
 
-`tests/streamlog/level_one/test_refused_objects.py` has every way, without a server and in more detail.
+`tests/streamlog/level_one/test_refused_objects.py` tries every kind of refusal, without a server and in more detail.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ AFTER_RETRIES: dict[str, Way] = {
     "OperationAborted": Refusal(409, "OperationAborted"),
     "cut in the body": Outcome.TRUNCATED,
 }
-"""What clients try again, with pauses, before they give up."""
+"""Refusals that clients retry, with pauses, before they fail."""
 WAYS = AT_ONCE | AFTER_RETRIES
 QUICK = "InvalidObjectState"
-"""The only way that is tried in `make test`."""
+"""The only refusal that `make test` tries."""
 SAID = {
     "InvalidObjectState": "was archived (InvalidObjectState): restore it with aws s3api restore-object",
     "KMS.DisabledException": "the key that encrypts",
@@ -51,7 +52,7 @@ SAID = {
 
 
 class Refusing:
-    """Nothing else becomes of reads of `key`."""
+    """Refuses every read of `key`."""
 
     def __init__(self, key: str, way: Outcome | Refusal) -> None:
         self.key, self.way = key, way
@@ -66,7 +67,7 @@ class Refusing:
 
 @contextmanager
 def refusing(store: S3Store, key: str, way: Way, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Commands come to a server that refuses that object."""
+    """Give the commands a server that refuses this object."""
     behaviour: Behaviour = Passing()
     if isinstance(way, Outcome | Refusal):
         behaviour = Refusing(key, way)
@@ -94,7 +95,7 @@ def test_everything_but_one_refused_l0_object_goes_on(
         assert ended.data["records"] == PARTITIONS - 1
         assert ended_here("status", "--json").data["next"]
         verified = ended_here("verify", "--deep", "--engine", "local", "--json")
-        if name != "NoSuchKey":  # which the listing contradicts
+        if name != "NoSuchKey":  # the listing contradicts it
             assert [f["key"] for f in verified.data["findings"]] == [keys[BAD]]
         assert ended_here("give-up", "--object", keys[BAD], "--yes", "--force-readable").code == 0
         assert ended_here("reconcile").code == 0

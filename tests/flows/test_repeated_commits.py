@@ -1,8 +1,8 @@
-"""Commits that Spark does twice, on a real cluster, while expiry, deletion of records, merge and vacuum go on.
+"""Commits that Spark repeats, on a real cluster, during expiry, deletion of records, merge and vacuum.
 
-An executor's append to a journal lands, and before it learns so its process is killed, or loses its disk as well, or stops
-until a copy of its task has ended. While it does not know, L1 objects that it has just named are dropped and deleted. Then
-the task's second try begins.
+An executor's append to a journal lands. Before the executor learns this, its process is killed, or also loses its disk,
+or stops until a copy of its task has ended. In the meantime L1 objects that the append named are dropped and deleted.
+Then the task's second try begins.
 """
 
 from __future__ import annotations
@@ -59,23 +59,23 @@ pytestmark = [
 TOPICS: Final = ("trimmed", "expiring", "merging")
 PARTITIONS: Final = 2
 OBJECTS: Final = 12
-"""L0 objects of a round in each topic; each becomes an L1 object in each partition."""
+"""The L0 objects of a round in each topic; each becomes an L1 object in each partition."""
 CONF: Final = SPECULATION | {
-    "spark.speculation.task.duration.threshold": "3s",  # of a stage of few tasks none needs to have ended
+    "spark.speculation.task.duration.threshold": "3s",  # in a stage of few tasks, none has to end before a copy starts
     "spark.speculation.minTaskRuntime": "3s",  # a task that only starts slowly needs no copy
     "spark.default.parallelism": "2",
     "spark.task.maxFailures": "20",
     "spark.stage.maxConsecutiveAttempts": "10",
-    "spark.python.task.killTimeout": "600s",  # one that wakes up finds that another has done its task
+    "spark.python.task.killTimeout": "600s",  # a stopped task that resumes finds that another has done its work
     "spark.driver.memory": "512m",
 }
 APART: Final = ("127.0.0.1", "127.0.0.2")
-"""Spark starts the copy of a task on another machine only."""
+"""Two machines, because Spark starts the copy of a task only on another one."""
 CORES: Final = 4
-"""Of each executor: copies of earlier tasks may wait for the store, too."""
+"""The cores of each executor: copies of earlier tasks may also wait for the store."""
 PATIENCE_S: Final = 240.0
 MERGED: Final = 5
-"""So many L1 objects of a partition, at least, are there to merge."""
+"""The least number of a partition's L1 objects to merge."""
 
 KILLED, WITHOUT_DISK, STOPPED = "killed", "killed, and its disk is gone", "stopped"
 ROUNDS: Final = [
@@ -88,7 +88,7 @@ ROUNDS: Final = [
 
 @dataclass
 class Scene:
-    """A cluster, what was put into it, and where its partitions begin; `orphans` counts those that a vacuum has ended."""
+    """A cluster, its records, and the start of each partition; `orphans` counts those that vacuums have deleted."""
 
     config: StoreConfig
     cluster: ClusterHandles
@@ -98,7 +98,7 @@ class Scene:
     orphans: int = 0
 
     def put(self) -> None:
-        """A few more records in each partition, in `OBJECTS` objects of each topic."""
+        """Put a few more records into each partition, in `OBJECTS` objects of each topic."""
         for topic in TOPICS:
             known = self.values.setdefault(topic, [[] for _ in range(PARTITIONS)])
             objects = []
@@ -110,19 +110,19 @@ class Scene:
             put(self.cluster, topic, *objects)
 
     def state(self, topic: str) -> tuple[int, JournalState]:
-        """A topic's revision, and its journal's state."""
+        """Return a topic's revision and its journal's state."""
         t = self.cluster.controller.snapshot().topic(topic)
         return t.revision, self.cluster.journal(t.journals[0]).catch_up()
 
     def l1(self, topic: str, partition: int) -> Any:
-        """The rows of the L1 objects that are newest in a partition."""
+        """Return the rows of the newest L1 objects of a partition."""
         revision, state = self.state(topic)
         return state.topics[revision].l1_of(partition)[-OBJECTS:]
 
     # -- what goes on between a commit's two tries ---------------------------------------------------------------------
 
     def trim(self) -> None:
-        """Delete the records of some of each partition's newest L1 objects, and perhaps a record more."""
+        """Delete the records of some of each partition's newest L1 objects, and perhaps one more record."""
         for p in range(PARTITIONS):
             rows = self.l1("trimmed", p)
             if len(rows) > 1:
@@ -146,7 +146,7 @@ class Scene:
             self.starts["expiring", p] = start
 
     def merge(self) -> None:
-        """Make large objects of small ones."""
+        """Merge small objects into large ones."""
         l0gc("merge", "merging", "--engine", "local")
 
     def let_epochs_pass(self) -> None:
@@ -154,7 +154,9 @@ class Scene:
             l0gc("epoch", "advance")
 
     def between(self, *, fenced: bool) -> None:
-        """Drop L1 objects in all ways, in any order, and delete them; `fenced`, and all that no journal names yet."""
+        """Drop L1 objects in every way, in random order, and delete them; if `fenced`, also those that no journal names
+        yet.
+        """
         for step in self.chance.sample([self.trim, self.expire, self.merge], 3):
             step()
         self.let_epochs_pass()
@@ -162,7 +164,7 @@ class Scene:
         assert dropped, "nothing was dropped between the two tries"
 
     def vacuum(self, command: Sequence[str]) -> int:
-        """Vacuum; how many L1 objects are gone that were dropped."""
+        """Vacuum, and return how many dropped L1 objects were deleted."""
         deleted = l0gc(*command)["deleted"]
         self.orphans += deleted["orphaned_l1"]["objects"]
         return int(deleted["dropped_l1"]["objects"])
@@ -170,7 +172,7 @@ class Scene:
     # -- what must hold ------------------------------------------------------------------------------------------------
 
     def check(self) -> View:
-        """Every record that was not deleted is read once and in order, and the bucket has all that is named."""
+        """Check that every record that was not deleted is read once and in order, and that every named object exists."""
         view = look(ClusterHandles(S3Store(self.config)))
         for topic in TOPICS:
             for p, values in enumerate(self.values[topic]):
@@ -184,7 +186,7 @@ class Scene:
 
 
 def executor_of(spark: SparkCluster, pid: int) -> int:
-    """The executor that has started a Python worker."""
+    """Return the executor that has started a Python worker."""
     known, executors = parents(), spark.executors()
     while pid not in executors:
         pid = known[pid]
@@ -192,7 +194,7 @@ def executor_of(spark: SparkCluster, pid: int) -> int:
 
 
 def kill(pid: int, *, with_disk: bool) -> None:
-    """End an executor with all that it has started, as when its machine fails; `with_disk`, what it has written goes."""
+    """Kill an executor and its descendants, as if its machine failed; `with_disk` also deletes what it has written."""
     names = (pair.partition(b"=") for pair in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
     folders = next(v for k, _, v in names if k == b"SPARK_EXECUTOR_DIRS").decode().split(os.pathsep)
     for one in family(pid):
@@ -209,7 +211,7 @@ def kill(pid: int, *, with_disk: bool) -> None:
 
 @contextmanager
 def stopped(pid: int) -> Iterator[Callable[[], None]]:
-    """A process that does nothing until the yielded function lets it go on."""
+    """Stop a process until the yielded function, or the end of the block, lets it continue."""
     os.kill(pid, signal.SIGSTOP)
     try:
         yield lambda: os.kill(pid, signal.SIGCONT)
@@ -219,7 +221,7 @@ def stopped(pid: int) -> Iterator[Callable[[], None]]:
 
 
 def copied(spark: SparkSession) -> bool:
-    """Whether a second copy of a task runs."""
+    """Return whether a second copy of a task runs."""
     tracker = spark.sparkContext.statusTracker()
     stages = [s for s in map(tracker.getStageInfo, tracker.getActiveStageIds()) if s is not None]
     return any(s.numActiveTasks > s.numTasks - s.numCompletedTasks for s in stages)
@@ -233,7 +235,7 @@ def until(happens: Callable[[], bool], what: str) -> None:
 
 
 def is_read(held: Request, requests: list[Request]) -> bool:
-    """Whether somebody has read what was appended, which is how a writer learns that it has landed."""
+    """Return whether a process has read the appended entry, which is how a writer learns that it has landed."""
     return any(r.key == held.key and r.operation == "GetObject" for r in requests)
 
 
@@ -242,7 +244,7 @@ def is_read(held: Request, requests: list[Request]) -> bool:
 
 @dataclass
 class Stage:
-    """Where the rounds are played."""
+    """The cluster and the session on which the rounds run."""
 
     scene: Scene
     weed: SeaweedFS
@@ -250,14 +252,14 @@ class Stage:
     spark: SparkSession
 
     def run(self, command: str, fault: str, *, fenced: bool) -> None:
-        """One round: a command of which a commit is done twice."""
+        """Run one round: a command that repeats one of its commits."""
         scene = self.scene
         scene.put()
         if command == "merge":
             for _ in range(MERGED):
                 reconcile(scene.cluster)
                 scene.put()
-        # Of a command that is fenced off, what another journal was to name is an orphan.
+        # If a command is fenced off, the object that another journal was to name becomes an orphan.
         hold = HoldAppend(1 if fenced else scene.chance.randint(1, 2))
         with Proxy(self.weed.endpoint_url, hold) as proxy, ThreadPoolExecutor(1) as driver:
             config = replace(scene.config, endpoint_url=proxy.endpoint_url)
@@ -270,7 +272,7 @@ class Stage:
         scene.check()
 
     def _repeat(self, job: Future[Any], proxy: Proxy, hold: HoldAppend, fault: str, *, fenced: bool) -> list[str]:
-        """Let the first try fail, and the second one end; what the command says that went wrong."""
+        """Let the first try fail and the second one end; return the command's errors."""
         until(lambda: hold.landed.is_set() or job.done(), "no commit was appended")
         assert hold.held is not None, job.result()
         worker = holder_of(hold.held.port, int(proxy.endpoint_url.rpartition(":")[2]))
@@ -313,7 +315,7 @@ class Stage:
 
 @pytest.fixture
 def small_l1_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Executors write an L1 object of each L0 object, where theirs hold 128 MiB otherwise."""
+    """Let executors write an L1 object for each L0 object, where theirs hold 128 MiB by default."""
     changes = {"read.py": b"\nBATCH_BYTES = 1\n", "write.py": b"\nFILE_BYTES = _ROW_GROUP_BYTES = 1\n"}
     package, changed = ship.package_zip(), tmp_path / "l0gc-small.zip"
     assert package is not None

@@ -1,4 +1,4 @@
-"""`l0gc report` on a real server: a page that is there as a whole or not at all, the facts, and nothing else changed."""
+"""`l0gc report` on a real server: the page appears as a whole or not at all, with the facts, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ def test_what_cannot_be_read_or_written_is_said_in_a_sentence(tmp_path: Path) ->
     device = tmp_path / "null"
     device.symlink_to(os.devnull)
     l0gc("report", "-o", str(device))
-    assert device.is_char_device()  # and has not been replaced by a file
+    assert device.is_char_device()  # it has not been replaced by a file

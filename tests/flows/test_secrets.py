@@ -1,6 +1,6 @@
-"""No secret comes out: not on the screen, not in the bucket, not in a file, not on the command line of what l0gc starts.
+"""No secret leaks: not to the screen, the bucket, a file, nor the command line of a process that l0gc starts.
 
-The access key id is no secret, strictly; it is looked for all the same, since nobody needs it in a log.
+Strictly, the access key id is not a secret; it is searched for as well, since logs do not need it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from l0gc.cli.main import cli
 for command in sys.argv[1].splitlines():
     cli.main(command.split(), prog_name="l0gc", standalone_mode=False)
 """
-"""Several commands in one process, so that Java and Python start once."""
+"""A program that runs several commands in one process, so that Java and Python start once."""
 
 
 class Seen:
-    """Whatever came out anywhere, by where it came out."""
+    """All output, by its place."""
 
     def __init__(self, folder: Path) -> None:
         self.found: dict[str, bytes] = {}
@@ -47,7 +47,7 @@ class Seen:
             place.mkdir()
 
     def run(self, *args: str, code: int, **environment: str) -> Ended:
-        """Run a command, watch its files and command lines, and keep what it prints."""
+        """Run a command, watch its files and command lines, and keep its output."""
         with self.watching():
             ended = l0gc_process(*args, environment=self.environment(environment))
         self.keep(" ".join(args), ended.stdout + ended.stderr.encode())
@@ -62,7 +62,7 @@ class Seen:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Keep the files and the command lines that are there for a moment only, too."""
+        """Keep also the files and the command lines that exist only briefly."""
         done = threading.Event()
         watcher = threading.Thread(target=self._watch, args=(done,))
         watcher.start()
@@ -86,7 +86,7 @@ class Seen:
                         self.found[str(path)] = path.read_bytes()
 
     def places_of(self, *secrets: str) -> list[str]:
-        """Where one of these came out."""
+        """Return the places at which one of these was found."""
         return [where for where, data in self.found.items() if any(s.encode() in data for s in secrets)]
 
 
@@ -151,12 +151,14 @@ def test_a_whole_loop_gives_no_secret_away(weed: SeaweedFS, store: S3Store, tmp_
     assert not any("level_zero" in where for where in seen.found)  # the sweep deleted it
     assert any("level_one" in where for where in seen.found)
     ran = [data for where, data in seen.found.items() if where.startswith("/proc")]
-    assert any(b"SparkSubmit" in line for line in ran) == spark  # `doctor` asks a Java for its version either way
+    assert (
+        any(b"SparkSubmit" in line for line in ran) == spark
+    )  # `doctor` asks a Java for its version with or without Spark
     assert seen.places_of(weed.secret_key, weed.access_key, TOKEN, PASSWORD, *WRONG.values()) == []
 
 
 class _Echo(http.server.BaseHTTPRequestHandler):
-    """Refuses signatures as AWS does: with the id, the token and all that was signed in the body of its answer."""
+    """Refuses signatures as AWS does: with the id, the token and everything that was signed in the body of its answer."""
 
     def do_HEAD(self) -> None:
         self.send_response(200)

@@ -1,4 +1,6 @@
-"""Everything at once for less than a minute, with a process killed every few seconds (`make soak MINUTES=60` for longer)."""
+"""Runs everything at once for less than a minute, and kills a process every few seconds (`make soak MINUTES=60` runs
+longer).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands on a Spark cluster of two workers that have neither l0gc nor credentials of their own."""
+"""Runs commands on a Spark cluster of two workers that have neither l0gc nor their own credentials."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def spark_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkClu
 
 @pytest.fixture
 def records(store: S3Store, tmp_path: Path) -> int:
-    """Uploaded and not reconciled."""
+    """Upload records without reconciling them, and return their number."""
     n = 500
     founded(4)
     (tmp_path / "in").write_text("".join(f'{{"n": {i}}}\n' for i in range(n)))
@@ -64,7 +64,7 @@ def records(store: S3Store, tmp_path: Path) -> int:
 
 
 def loud(folder: Path) -> list[str]:
-    """Settings with which Spark logs all that it ever logs."""
+    """Return settings with which Spark logs as much as it can."""
     folder.mkdir()
     return [
         "spark.eventLog.enabled=true",
@@ -103,7 +103,7 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
     conf = options(loud(tmp_path / "events"))
     keys = tmp_path.with_name(f"{tmp_path.name}-keys")
     keys.write_text(f"[here]\naws_access_key_id={weed.access_key}\naws_secret_access_key={weed.secret_key}\n")
-    # No executor knows this profile.
+    # The executors do not have this profile.
     profile = {"AWS_PROFILE": "here", "AWS_SHARED_CREDENTIALS_FILE": str(keys)}
     lifted = l0gc_process("reconcile", "--json", "-vv", *spark_workers.options, *conf, environment=profile)
     assert (lifted.code, lifted.data["records"]) == (0, records), lifted.stderr[-3000:]
@@ -113,14 +113,14 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
     command = ["compute-watermark", "--engine", "spark", "-vv", "--json", "--json-file", str(file)]
     computed = submit(*place, *conf, str(SUBMIT), *command)
     assert computed.returncode == 0, computed.stderr[-3000:]
-    # spark-submit joins stderr to stdout, and so what is logged to the result.
+    # spark-submit joins stderr to stdout, and thus the log to the result.
     assert not computed.stdout.startswith("{")
     result = json.loads(file.read_bytes())
     assert (result["partitions"], result["listing"]["objects"]) == (4, 1)
     here = l0gc("compute-watermark", "--engine", "local")
     assert [here[name] for name in ("watermark", "held_back_by")] == [result[n] for n in ("watermark", "held_back_by")]
     assert here["listing"]["epochs"] == result["listing"]["epochs"]
-    # With a master, small work stays in this process all the same.
+    # Even with a master, small work stays in this process.
     chosen = l0gc("compute-watermark", "--master", spark_workers.url, "--conf", "spark.cores.max=2")
     assert chosen["engine"] == "local"
     assert f"Spark ({spark_workers.url}, 2 cores)" in chosen["engine_reason"]
@@ -215,7 +215,7 @@ def session(spark_workers: SparkCluster, weed: SeaweedFS) -> Iterator[SparkSessi
 def test_an_external_logs_export_gives_the_answer_of_one_process(
     session: SparkSession, spark_workers: SparkCluster, bucket: StoreConfig, store: S3Store, tmp_path: Path
 ) -> None:
-    """As files that Spark has written, one of zero bytes among them, and as data frames."""
+    """The export comes as files that Spark has written, one of zero bytes among them, and as data frames."""
     listed = [(topic, 3 + n % 2, n) for topic in ("clicks", "a/b=c d", "views") for n in range(400)]
     reported = [(topic, r, n, 40 + n % 7) for topic, r, n in listed if (topic, n) != ("clicks", 78)]
     reports = session.createDataFrame(reported, "topic string, revision long, partition int, gc_epoch long")
@@ -243,7 +243,7 @@ def test_an_external_logs_export_gives_the_answer_of_one_process(
         ]
         assert said == [said[0]] * 4
         found = json.loads(str(said[0]))
-        # Nothing is reported of a partition that was created at epoch 3.
+        # No report mentions a partition that was created at epoch 3.
         assert (found["watermark"], found["partitions"], found["cluster_epoch"]) == (2, 1200, 99)
         (holder,) = found["held_back_by"]
         assert (holder["topic"], holder["partition"], holder["gc_epoch"]) == ("clicks", 78, 2)
@@ -252,7 +252,7 @@ def test_an_external_logs_export_gives_the_answer_of_one_process(
 
 
 def test_sql_and_a_pinned_data_frame_read_a_topic_on_executors(session: SparkSession, bucket: StoreConfig) -> None:
-    """The frame is read from L0, whose sweep waits for the pin, after the topic is gone."""
+    """The frame is read from L0 after the topic was deleted, because the sweep waits for the pin."""
     with library.open(bucket.url) as cluster:
         cluster.init(create_bucket=True, shards=4)
         cluster.topics.create("flights", partitions=4)

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark
 
 @pytest.fixture
 def client(one_spark: SparkSession) -> Iterator[Any]:
-    """A session of a client, whose server is started in the Spark that the tests have."""
+    """Start a Connect server in the tests' Spark, and yield a client's session."""
     from pyspark.sql.connect.session import SparkSession as Client
 
     jvm, context = one_spark.sparkContext._jvm, one_spark.sparkContext._jsc.sc()
@@ -74,7 +74,9 @@ def test_a_client_of_spark_connect_reads_and_writes_batches_and_streams(
         assert cluster.lag(tmp_path / "cp").records_behind == 0
 
         cluster.upload("events", [b"c"])
-        assert client.read.format("l0gc").options(**place, topic="events").load().count() == 3  # nothing is kept for it
+        assert (
+            client.read.format("l0gc").options(**place, topic="events").load().count() == 3
+        )  # the server keeps no state for it
 
         with pytest.raises(Exception, match="option 'startoffsets' does not exist: did you mean 'startingOffsets'"):
             client.read.format("l0gc").options(**place, topic="events", startOffsets="1").load().collect()

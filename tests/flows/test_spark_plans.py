@@ -1,4 +1,4 @@
-"""What Spark keeps of a plan, which docs/work/spark.md begins with, and how a query sees what is new all the same."""
+"""Spark reuses parts of a plan, as docs/work/spark.md begins by explaining, but a query still sees new records."""
 
 from __future__ import annotations
 

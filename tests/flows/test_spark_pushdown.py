@@ -1,9 +1,9 @@
-"""What a query of Spark's does not need is not fetched: the bodies that a real server sends, counted at a proxy.
+"""A Spark query fetches only what it needs: a proxy counts the bodies that a real server sends.
 
-A query needs the L0 blocks and the row groups of L1 that hold a record of its, of these the columns that it reads, and the
-footers of the L1 objects that they may be in: those of its partitions that the journal does not call wholly older. It may
-fetch `ROOM` times that, of L0 and L1. What it asks of the logs, to know where its records are, does not go with the data,
-and is at most what there is of them, for each process that reads.
+A query needs the L0 blocks and the L1 row groups that hold one of its records, of those the columns that it reads, and
+the footers of the L1 objects that can hold them: those of its partitions that are not wholly older according to the
+journal. It may fetch `ROOM` times that from L0 and L1. What each reading process fetches of the logs, to locate the
+records, does not grow with the data, and is at most their size.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def spark(one_spark: SparkSession) -> SparkSession:
 
 
 class StoreClock:
-    """The date of the server's replies, as this process reads them: records get it for their timestamps."""
+    """The date of the server's replies, as this process reads it: it becomes the records' timestamp."""
 
     now = YEAR
 
@@ -69,7 +69,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> StoreClock:
 
 @pytest.fixture
 def cluster(bucket: StoreConfig, clock: StoreClock) -> Iterator[ClusterHandles]:
-    """A cluster whose logs begin at `clock`'s time, since the time in a log never goes back."""
+    """Create a cluster whose logs begin at `clock`'s time, since the time in a log never goes back."""
     with l0gc.open(bucket.url) as opened, Parallel(8) as threads:
         opened.init(create_bucket=True, shards=4)
         yield ClusterHandles(S3Store(bucket), Runtime(), threads)
@@ -77,14 +77,14 @@ def cluster(bucket: StoreConfig, clock: StoreClock) -> Iterator[ClusterHandles]:
 
 @dataclass
 class Fetched:
-    """What a query fetched: bytes of L0 and L1, and of all other objects."""
+    """How much a query fetched: bytes of L0 and L1, and of all other objects."""
 
     data: int = 0
     logs: int = 0
 
 
 class Query:
-    """Reads through a proxy of its own; a process keeps what it knows of an address, and so knows nothing of this one."""
+    """Reads through its own proxy: a process caches by address, so it has nothing cached for this one."""
 
     def __init__(self, spark: SparkSession, url: str, endpoint_url: str) -> None:
         self._spark, self._place = spark, {"url": url, "endpointUrl": endpoint_url}
@@ -102,23 +102,23 @@ def counted(spark: SparkSession, bucket: StoreConfig, fetched: Fetched) -> Itera
         for key, size in proxy.body_bytes.items():
             if "/level_zero/data/" in key or "/level_one/data/" in key:
                 fetched.data += size
-            elif not key.endswith("/"):  # as the prefix of a listing does
+            elif not key.endswith("/"):  # the prefix of a listing ends like this
                 fetched.logs += size
 
 
 def values(seed: int, count: int, size: int) -> list[bytes]:
-    """Records that do not compress."""
+    """Return records that do not compress."""
     chance = random.Random(seed)
     return [chance.randbytes(size) for _ in range(count)]
 
 
 def values_of(rows: list[Row]) -> list[bytes]:
-    """In the order of their offsets. Spark does not sort them: it would read twice for that."""
+    """Return the values in the order of their offsets. Spark does not sort them, because it would read twice for that."""
     return [bytes(r["value"]) for r in sorted(rows, key=lambda r: r["offset"])]
 
 
 def needed_of_l1(cluster: ClusterHandles, partition: int, first: datetime, end: datetime, *names: str) -> int:
-    """What of a partition's L1 objects is needed for these columns of the records in this time."""
+    """Return how many bytes of a partition's L1 objects these columns of the records in this time need."""
     needed = 0
     for f in files(cluster, "events", partition):
         if f.max_timestamp < int(first.timestamp() * 1000):
@@ -135,7 +135,7 @@ def needed_of_l1(cluster: ClusterHandles, partition: int, first: datetime, end: 
 
 
 def logs_of(cluster: ClusterHandles) -> int:
-    """The bytes of everything but L0 and L1."""
+    """Return the bytes of all objects except L0 and L1."""
     return sum(sum(page.sizes) for page in cluster.store.scan("l0gc/"))
 
 
@@ -151,7 +151,7 @@ def test_a_day_of_a_year(
     topic, _ = cluster.controller.create_topic("events", 1)
     for day in range(365):
         clock.now = YEAR + day * DAY
-        cluster.journal(topic.journals[0]).catch_up()  # as a writer does that was idle
+        cluster.journal(topic.journals[0]).catch_up()  # as a writer that was idle does
         put(cluster, "events", {0: values(day, PER_DAY, 8192)})
     reconcile(cluster)
     first, end = YEAR + 200 * DAY, YEAR + 201 * DAY

@@ -1,4 +1,4 @@
-"""`format("l0gc")` in Spark: a data frame is what `read` gives, and a stream that is killed copies every record once."""
+"""`format("l0gc")` in Spark: a data frame equals the output of `read`, and a killed stream copies every record once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lines(first: int, end: int) -> list[bytes]:
 
 
 def of_frame(frame: DataFrame) -> list[tuple[Any, ...]]:
-    """The rows of a topic, by partition and offset."""
+    """Return the rows of a topic, by partition and offset."""
     rows = frame.selectExpr("partition", "offset", "unix_millis(timestamp) AS ms", "key", "value").collect()
     return sorted(
         (r["partition"], r["offset"], r["ms"], None if r["key"] is None else bytes(r["key"]), bytes(r["value"]))
@@ -96,7 +96,7 @@ def test_headers_and_create_times_go_through_a_batch_and_a_stream(
 
 @contextmanager
 def collecting(bucket: StoreConfig) -> Iterator[Counter[str]]:
-    """Meanwhile everything is reconciled, merged and swept, again and again."""
+    """Reconcile, merge and sweep everything again and again until the block ends."""
     done: Counter[str] = Counter()
     stop = threading.Event()
     errors: list[BaseException] = []
@@ -210,7 +210,7 @@ def test_a_batch_is_written_by_key_and_again_only_under_another_id(
     for r in found:
         places.setdefault(r.key, set()).add(r.partition)
     assert all(len(p) == 1 for p in places.values())
-    cluster.upload("events", lines(0, 97), key_field="n")  # the same keys by the command go to the same partitions
+    cluster.upload("events", lines(0, 97), key_field="n")  # the command puts the same keys into the same partitions
     for r in cluster.read("events"):
         places[r.key].add(r.partition)
     assert all(len(p) == 1 for p in places.values())
@@ -233,7 +233,7 @@ def test_each_batch_of_a_stream_is_written_once_with_for_each_batch(
     place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or ""}
 
     def write(rows: DataFrame, batch_id: int) -> None:
-        for _ in range(2):  # as if the driver had died after the first
+        for _ in range(2):  # as if the driver had died after the first commit
             save(rows.select("key", "value"), bucket, "copy", producerName="each", batchId=str(batch_id))
 
     stream = spark.readStream.format("l0gc").options(
@@ -247,7 +247,7 @@ def test_each_batch_of_a_stream_is_written_once_with_for_each_batch(
 def test_a_query_stops_if_its_checkpoint_went_back(
     spark: SparkSession, cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
-    """Its newest files are removed, or an older copy is restored, and the source has more by then."""
+    """Its newest files are removed, or an older copy is restored, and the source has new records by then."""
     cluster.topics.create("events", partitions=2)
     cluster.topics.create("copy", partitions=2)
     place = {"url": bucket.url, "endpointUrl": bucket.endpoint_url or ""}
@@ -293,8 +293,9 @@ def test_a_query_stops_if_its_checkpoint_went_back(
 def test_a_killed_stream_copies_every_record_once_in_order(
     cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
-    """A driver lives until it has begun or ended one more micro-batch, and then some random time: most of this test is the
-    start of Java, so what each one copies is little."""
+    """A driver lives until it has begun or ended one more micro-batch, and then for a random time: most of this test is
+    the start of Java, so each driver copies little.
+    """
     chance = random.Random(16)
     cluster.topics.create("from", partitions=4)
     cluster.topics.create("to", partitions=4, journals=2)
@@ -366,7 +367,7 @@ with l0gc.open(url) as cluster:
 def test_a_program_started_without_an_activated_environment_has_workers_that_have_l0gc(
     cluster: l0gc.Cluster, bucket: StoreConfig, tmp_path: Path, what: str
 ) -> None:
-    """The `python3` of the PATH is another one."""
+    """The `python3` of the PATH is not the program's interpreter."""
     cluster.topics.create("events", partitions=2)
     if what == "reconcile":
         (tmp_path / "in").write_bytes(b"x\n" * 50)

@@ -27,9 +27,9 @@ pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark
 
 ROOT = Path(__file__).parents[2]
 APART = ("127.0.0.1", "127.0.0.2")
-"""Spark starts the second attempt of a task on another machine only."""
+"""Two machines, because Spark starts the second attempt of a task only on another one."""
 BEGAN_MS = 1_700_000_000_000
-"""The first of the records' create times."""
+"""The earliest create time of the records."""
 
 
 @pytest.fixture(scope="module")
@@ -59,24 +59,26 @@ def test_two_tasks_writing_the_same_part_land_it_once(spark: SparkCluster, bucke
         topic = cluster.handles().controller.snapshot().topic("events")
         landed = cluster.handles().journal(topic.journals[0]).catch_up().topics[topic.revision].objects
         written = store.list("level_zero/data/").modified_ms
-        assert len(written) > len(landed)  # both attempts have written theirs
+        assert len(written) > len(landed)  # both attempts have written their objects
 
 
 def put(cluster: l0gc.Cluster, topic: str, first: int, end: int) -> None:
-    """Records with these numbers, in turn in two partitions: most with headers, every other one with a create time."""
+    """Put records with these numbers into two partitions in turn: most with headers, every other one with a create
+    time.
+    """
     with cluster.producers.sender(topic, "numbers") as sender:
         numbered = [Record(*written(topic, n), partition=n % 2) for n in range(first, end)]
         sender.send(numbered, {p: sender.positions.get(p, 0) + (end - first) // 2 for p in range(2)})
 
 
 def written(topic: str, n: int) -> tuple[bytes, bytes | None, Headers, int | None]:
-    """Value, key, headers and create time."""
+    """Return value, key, headers and create time."""
     headers = (("n", b"%d" % n), ("n", None)) if n % 3 else ()
     return f"{topic} {n}".encode(), None if n % 5 else b"k", headers, BEGAN_MS + n if n % 2 else None
 
 
 def size_of(checkpoint: Path, batch_id: int) -> int:
-    """How many records a micro-batch has."""
+    """Return how many records a micro-batch has."""
     before, after = (
         json.loads((checkpoint / "offsets" / f"{n}").read_text().splitlines()[2]) for n in (batch_id - 1, batch_id)
     )
@@ -96,15 +98,17 @@ def until(ready: Callable[[], bool], query: subprocess.Popen[bytes]) -> None:
 def test_a_kafka_style_query_copies_once_whatever_is_killed(
     spark: SparkCluster, bucket: StoreConfig, tmp_path: Path
 ) -> None:
-    """A pattern, a start by time, limits from below and above, headers, and a target by option: an executor is killed, and a
-    driver, a topic appears before it starts again, and one is deleted and created again."""
+    """The query has a pattern, a start by time, limits from below and above, headers, and a target by option. An
+    executor and a driver are killed, a topic appears before the driver starts again, and one is deleted and created
+    again.
+    """
     checkpoint, started = tmp_path / "checkpoint", list[subprocess.Popen[bytes]]()
     with l0gc.open(bucket.url) as cluster:
         cluster.init(create_bucket=True, shards=4)
         for topic in ("in-a", "copy"):
             cluster.topics.create(topic, partitions=2)
         put(cluster, "in-a", 0, 100)
-        time.sleep(1.1)  # the server's clock has seconds
+        time.sleep(1.1)  # the server's clock has a resolution of a second
         put(cluster, "in-a", 100, 200)
         since = next(r.timestamp_ms for r in cluster.read("in-a", 0, 50))
         assert all(r.timestamp_ms < since for r in cluster.read("in-a") if r.offset < 50)
@@ -142,7 +146,7 @@ def test_a_kafka_style_query_copies_once_whatever_is_killed(
             until(lambda: has_read("in-a", "in-b"), query)
             cluster.topics.delete("in-a")
             cluster.topics.create("in-a", partitions=2)
-            put(cluster, "in-a", 1000, 1030)  # fewer than it waits for
+            put(cluster, "in-a", 1000, 1030)  # fewer records than it waits for
             until(lambda: has_read("in-a", "in-b"), query)
         finally:
             for query in started:

@@ -49,7 +49,7 @@ def test_the_documents_sql_reads_topics(spark: SparkSession, bucket: StoreConfig
 def test_the_documents_sql_of_a_table_counts_its_users(
     spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster, tmp_path: Path
 ) -> None:
-    """Spark's own engine runs it. Iceberg's jar is not to be had here, so a Derby in memory holds the table's columns."""
+    """Spark's own engine runs it. Iceberg's jar is not available here, so a Derby in memory holds the table's columns."""
     (statement,) = re.findall(r"```sql\n(SELECT get_json.*?)```", TABLES.read_text(), re.DOTALL)
     topics.topics.create("events", partitions=1)
     topics.upload("events", [b'{"user":"ann"}', b'{"user":"bob"}', b'{"user":"ann"}', b"no object"])
@@ -67,7 +67,7 @@ def test_the_documents_sql_of_a_table_counts_its_users(
 def test_the_documents_pinned_data_frame_outlives_its_topic(
     spark: SparkSession, bucket: StoreConfig, topics: l0gc.Cluster
 ) -> None:
-    """It is read from L0, whose sweep waits for the pin; and its driver leaves no pin."""
+    """The frame is read from L0, because the sweep waits for the pin; its driver leaves no pin."""
     (block,) = re.findall(r"```python\n(with l0gc\.spark\.pinned.*?)```", DOCUMENT.read_text(), re.DOTALL)
 
     def report(flights: DataFrame) -> None:

@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
 
 RECORDS = 10
-"""Of each L0 object, and of each micro-batch."""
+"""The records of each L0 object, and of each micro-batch."""
 LOST = range(RECORDS, 2 * RECORDS)
 """The offsets of the second object."""
 WAIT_S = 120
 
 
 class Query:
-    """A running query, whose first micro-batch does not end before it is let go on; what it has given so far."""
+    """A running query, whose first micro-batch waits for `go_on`; `rows` holds its rows so far."""
 
     def __init__(self, spark: SparkSession, bucket: StoreConfig, checkpoint: Path, **options: str) -> None:
         self.begun, self.go_on = threading.Event(), threading.Event()
@@ -56,7 +56,7 @@ class Query:
 
 @pytest.fixture
 def cluster(bucket: StoreConfig) -> Iterator[l0gc.Cluster]:
-    """Three L0 objects of one partition."""
+    """Create three L0 objects of one partition."""
     with l0gc.open(bucket.url) as opened:
         opened.init(create_bucket=True, shards=4)
         opened.topics.create("events", partitions=1)
@@ -70,7 +70,7 @@ def lines(first: int, end: int) -> list[bytes]:
 
 
 def lose_and_give_up(cluster: l0gc.Cluster, bucket: StoreConfig) -> None:
-    """Delete the object of `LOST` by hand, lift what is before it, and give up its records."""
+    """Delete the object of `LOST` by hand, lift the records before it, and give up its records."""
     topic = cluster.handles().controller.snapshot().topic("events")
     journal = cluster.handles().journal(topic.journals[0]).catch_up()
     S3Store(bucket).delete([journal.topic(topic.revision).extents(0)[1].key])

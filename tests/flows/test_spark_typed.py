@@ -1,4 +1,4 @@
-"""Typed columns on Spark: what the source parses as it reads is what Spark's own reader of Parquet finds in L1."""
+"""Typed columns on Spark: the source parses values into the same columns that Spark's own Parquet reader finds in L1."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RECORDS = 500
 
 
 def values(first: int) -> list[bytes]:
-    """Records of every type, some without a field, every tenth of which does not fit."""
+    """Return records of every type, some without a field; every tenth does not fit."""
     chance = random.Random(first)
 
     def value(n: int) -> dict[str, Any]:

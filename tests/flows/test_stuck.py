@@ -1,4 +1,4 @@
-"""The ways in which M or the sweep can be stuck: status names the cause, and its remedy, run to the letter, ends it."""
+"""Every way in which M or the sweep can be stuck: status names the cause, and its remedy, run to the letter, ends it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Status = dict[str, Any]
 
 @pytest.fixture
 def cluster(store: S3Store, tmp_path: Path) -> S3Store:
-    """Topic events with two partitions and garbage at the epochs that M has passed: all is well."""
+    """Create the topic events with two partitions, and garbage at the epochs that M has passed, without any problem."""
     founded()
     upload(tmp_path)
     with library.open(store.config.url) as opened:
@@ -54,13 +54,13 @@ def upload(tmp_path: Path) -> None:
 
 
 def ticks(count: int) -> None:
-    """So many ticks, each with the housekeeping after it."""
+    """Tick this many times, each followed by housekeeping."""
     for _ in range(count):
         assert l0gc("housekeep", "--epoch-interval", "0")["ticked"]
 
 
 def compute() -> Status:
-    """Compute M, without a Spark job; a remedy's own commands are run to the letter."""
+    """Compute M without a Spark job; a remedy's own commands are run to the letter."""
     return l0gc("compute-watermark", "--engine", "local")
 
 
@@ -70,10 +70,10 @@ def refused(kind: type[L0gcError], *command: str) -> None:
 
 
 def shown() -> tuple[Status, str]:
-    """What status prints, in both forms."""
+    """Return what status prints, in both forms."""
     with taking_results() as results:
         cli.main(["status"], prog_name="l0gc", standalone_mode=False)
-    # Folded lines as one, so that what is asserted does not hang on where they were folded.
+    # Folded lines are joined, so that assertions do not depend on where they were folded.
     return results[-1].data, " ".join(" ".join(results[-1].text).split())
 
 
@@ -82,9 +82,9 @@ def status_now() -> Status:
 
 
 def named(cause: str) -> tuple[str, str]:
-    """Asserts that status names the cause first, in both forms, and what to do next; returns its detail and remedy.
+    """Assert that status names the cause first, in both forms, and the next command; return its detail and remedy.
 
-    What may go already is swept before what only holds M.
+    The next command is a sweep if garbage can already be deleted and the cause only holds M.
     """
     data, text = shown()
     first = data["causes"][0]
@@ -99,7 +99,7 @@ def named(cause: str) -> tuple[str, str]:
 
 
 def follow(remedy: str) -> None:
-    """Run the commands of a remedy; what a person has to do before is done by the test, which agrees to what is asked."""
+    """Run the commands of a remedy and confirm their questions; the test does any manual steps before it calls this."""
     commands = re.split("[,;] then ", remedy)[-1].split(" && ")
     assert all(command.startswith("l0gc ") for command in commands)
     for command in commands:
@@ -107,7 +107,9 @@ def follow(remedy: str) -> None:
 
 
 def moves(cause: str, by_hand: Callable[[str], None] = lambda detail: None) -> None:
-    """Status names the cause; its remedy moves M and ends it. A window that is far behind may take it twice."""
+    """Check that status names the cause, and that its remedy moves M and ends it. A window that is far behind may need
+    it twice.
+    """
     after, found = status_now(), {cause}
     by_hand(named(cause)[0])
     for _ in range(2):
@@ -186,7 +188,7 @@ def test_reconcile_fails_for_another_reason(cluster: S3Store, tmp_path: Path, mo
 
 def fails_with(text: str) -> Callable[..., None]:
     def fail(cluster: ClusterHandles, *args: object, **kwargs: object) -> None:
-        cluster.identity()  # a run fails once it knows the cluster
+        cluster.identity()  # a run fails only after it has identified the cluster
         raise PartialFailureError(text)
 
     return fail
@@ -194,7 +196,7 @@ def fails_with(text: str) -> Callable[..., None]:
 
 @pytest.mark.thorough
 def test_the_stores_clock_went_back(cluster: S3Store) -> None:
-    """The last entry is from a time to come, so no tick is due; what a writer does whose store was two hours ahead."""
+    """The last entry is from the future, so no tick is due; a writer leaves it whose store was two hours ahead."""
     controller = ClusterHandles(cluster, Runtime()).controller
     now_ms, offset = cluster.now_ms(), controller.snapshot().epoch + 1
     tick = msgspec.msgpack.encode(Tick())
@@ -217,7 +219,7 @@ def test_a_wrong_local_clock_holds_nothing_and_is_reported(cluster: S3Store, mon
     data, text = shown()
     (warning,) = data["warnings"]
     assert warning["cause"] == "local_clock"
-    # To the second only if `status` and the store both answer within one.
+    # The numbers agree to the second only if `status` and the store both answer within one.
     skew = re.search(r"warning local_clock: this machine's clock is ([\d,]+) s behind the store's", text)
     assert skew is not None
     assert 7_199 <= int(skew[1].replace(",", "")) <= 7_260

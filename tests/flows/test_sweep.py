@@ -1,4 +1,4 @@
-"""The sweep's command on a real server: what it may do, how it is stopped, and what its record says afterwards."""
+"""The sweep's command on a real server: what it may delete, how it is stopped, and what its record contains afterwards."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MANY = 500
 
 
 def a_bucket(store: S3Store, objects: int = 100) -> None:
-    """A cluster with about `objects` objects at or below M = 2, and a tenth as many above it."""
+    """Create a cluster with about `objects` objects at or below M = 2, and a tenth as many above it."""
     l0gc("init", "--create-bucket", "--shards", str(SHARDS))
     cluster = ClusterHandles(store)
     for _ in range(4):
@@ -163,7 +163,7 @@ def test_a_vacuum_removes_old_records_and_a_sweep_none(store: S3Store) -> None:
 @pytest.mark.thorough
 def test_a_versioned_bucket_is_swept_taken_back_and_purged(store: S3Store) -> None:
     a_bucket(store)
-    # Objects from before versioning come back, too: their version is the one called null.
+    # Objects from before versioning come back, too: their version is called null.
     store.client.put_bucket_versioning(Bucket=store.config.bucket, VersioningConfiguration={"Status": "Enabled"})
     before = level_zero(store)
     ended = ended_here("sweep")

@@ -1,4 +1,4 @@
-"""The sweep on a Spark cluster of two workers: the same set goes as on the local engine, also if an executor dies."""
+"""The sweep on a Spark cluster of two workers deletes the same set as on the local engine, even if an executor dies."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_a_sweep_with_a_killed_worker_deletes_the_same_set(store: S3Store, tmp_p
         over = threading.Event()
 
         def kill_one() -> None:
-            """When some of the garbage is gone, and not all of it."""
-            # Nothing is listed before executors have started: they need the cores.
+            """Kill an executor once some of the garbage, but not all, is deleted."""
+            # Nothing is listed before executors have started, because they need the cores.
             while not cluster.executors() and not over.is_set():
                 time.sleep(0.5)
             while not over.is_set():
@@ -51,7 +51,7 @@ def test_a_sweep_with_a_killed_worker_deletes_the_same_set(store: S3Store, tmp_p
 
         watching = background.submit(kill_one)
         try:
-            # Slowly, so that it is in the middle of it.
+            # Slow enough for the kill to come in the middle.
             swept = l0gc("sweep", *on_spark, "--max-rate", "200")
         finally:
             over.set()

@@ -1,4 +1,6 @@
-"""`l0gc table` on a real server: what a catalog, a warehouse or others can do to it is one sentence, and no data goes."""
+"""`l0gc table` on a real server: any failure that a catalog, a warehouse or others can cause is one sentence, and no
+data is deleted.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ pytestmark = pytest.mark.weed
 
 @pytest.fixture
 def store(bucket: StoreConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> S3Store:
-    """A cluster with two topics, whose L1 is in no table yet, and a catalog in SQLite."""
+    """Create a cluster with two topics, whose L1 is not in a table yet, and a catalog in SQLite."""
     sql_catalog(monkeypatch, tmp_path)
     l0gc("init", "--create-bucket", "--shards", "4")
     file = tmp_path / "records"
@@ -55,7 +57,7 @@ def untouched(store: S3Store) -> Iterator[None]:
 
 
 def refused(code: int, sentence: str, command: str) -> None:
-    """That a command ends with that code and one sentence."""
+    """Check that a command ends with this code and one sentence."""
     ended = ended_here("table", *command.split())
     said = [line for line in ended.stderr.splitlines() if line.strip()]
     assert ended.code == code
@@ -66,7 +68,7 @@ def refused(code: int, sentence: str, command: str) -> None:
 
 @contextmanager
 def a_catalog_that_answers(status: int, *, after_s: float = 0) -> Iterator[str]:
-    """The address of a REST catalog that answers everything with an error."""
+    """Yield the address of a REST catalog that answers everything with an error."""
 
     class Answering(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -137,7 +139,7 @@ def test_every_catalog_failure_is_one_sentence(
 
 
 class OnlyReads:
-    """Refuses to write below a prefix, as a policy does."""
+    """Refuses writes below a prefix, as a policy does."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix

@@ -1,4 +1,4 @@
-"""Flights in typed columns, from their upload to a vacuum, as engines that nobody here wrote read them."""
+"""Flights in typed columns, from their upload to a vacuum, read by engines of other projects."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2
 FILES = 4
-"""Of each partition; the schema evolves when half of them are uploaded."""
+"""The files of each partition; the schema evolves when half of them are uploaded."""
 RECORDS = 125_000
-"""Of each file."""
+"""The records of each file."""
 MISFITS = 50
 LATE = b'"dep_delay":"late"'
 NEW = ("air_time", "distance")
@@ -40,7 +40,7 @@ SUMS = """SELECT "partition", carrier, count(*), count(value_error), sum(dep_del
 
 
 def _files(folder: Path) -> list[list[Path]]:
-    """The flights, again and again, as the files of each partition; some of the last ones have a text as their delay."""
+    """Write the flights repeatedly into the files of each partition; some of the last ones have a text as their delay."""
     lines = cycle(list(flights()))
     made = []
     for p in range(PARTITIONS):
@@ -55,7 +55,9 @@ def _files(folder: Path) -> list[list[Path]]:
 
 
 def _of_files(files: list[list[Path]]) -> duckdb.DuckDBPyConnection:
-    """What DuckDB reads from the files, by partition and offset; a delay that does not fit is null, with an error."""
+    """Return what DuckDB reads from the files, by partition and offset; a delay that does not fit is null, with an
+    error.
+    """
     duck = duckdb.connect()
     columns = duck.sql(f"SELECT column_name, column_type FROM (DESCRIBE FROM read_json('{files[0][0]}'))").fetchall()
     kinds = {name: "VARCHAR" if name == "dep_delay" else kind for name, kind in columns}
@@ -76,7 +78,7 @@ def _of_files(files: list[list[Path]]) -> duckdb.DuckDBPyConnection:
 
 
 def _table(weed: SeaweedFS) -> duckdb.DuckDBPyConnection:
-    """What DuckDB reads from the topic's table."""
+    """Return what DuckDB reads from the topic's table."""
     duck = a_duckdb(weed)
     at = load_catalog("lake").load_table("l0gc.flights").metadata_location
     duck.sql(f"CREATE VIEW there AS FROM iceberg_scan('{at}')")
@@ -95,7 +97,7 @@ def _sums(duck: duckdb.DuckDBPyConnection, instead: str = "FROM there") -> list[
 
 
 def _named(store: S3Store) -> list[str]:
-    """The L1 objects that the table has."""
+    """Return the L1 objects in the table."""
     files = load_catalog("lake").load_table("l0gc.flights").scan().plan_files()
     return sorted(task.file.file_path.removeprefix(store.url) for task in files)
 
@@ -166,7 +168,7 @@ def test_flights_have_the_types_and_sums_of_their_files(
         cluster.upload("flights", files[0][0], partition=0)
         newest = cluster.reconcile(topic="flights").bytes
         cluster.topics.alter("flights", retention_bytes=newest)
-        assert cluster.expire("flights").records == FILES * RECORDS  # all but that, in its partition
+        assert cluster.expire("flights").records == FILES * RECORDS  # all other records of that partition
         cluster.tables.sync(keep_snapshots_s=1)
         time.sleep(1.1)
         cluster.tables.sync(keep_snapshots_s=1)

@@ -1,4 +1,4 @@
-"""`l0gc vacuum` on a real server: what it prints, how it is stopped, what its record says, and how it is taken back."""
+"""`l0gc vacuum` on a real server: its output, its response to signals, its record, and how its deletions are undone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def name_of(n: int) -> str:
 
 
 def lift(store: S3Store, times: int) -> None:
-    """Reconcile so many uploads of ten records each."""
+    """Reconcile this many uploads of ten records each."""
     cluster = ClusterHandles(store)
     for n in range(times):
         done = ended_here("upload", "events", "-", stdin=b"".join(b"%d.%d\n" % (n, i) for i in range(10)))
@@ -42,7 +42,9 @@ def records() -> list[bytes]:
 
 @pytest.fixture
 def planted(store: S3Store) -> S3Store:
-    """Merged objects, a deleted topic, orphans of a killed run, what is no L1 key, and old records; all after two ticks."""
+    """Create merged objects, a deleted topic, orphans of a killed run, keys that are not L1 keys, and old records; then
+    tick twice.
+    """
     founded()
     l0gc("topic", "create", "gone", "--partitions", "1")
     ended_here("upload", "gone", "-", stdin=b"x\ny\n")
@@ -85,7 +87,7 @@ def test_a_vacuum_deletes_what_its_dry_run_predicted(planted: S3Store) -> None:
 
 
 def test_every_kind_that_there_is_goes_as_the_dry_run_says(planted: S3Store) -> None:
-    """A hundred days later, by a proxy that moves the store's clock."""
+    """A proxy moves the store's clock by a hundred days."""
     planted.put(f"{RUNS}{run_id(0, '0123abcd')}/run.json", b"{}")
     planted.put(f"{SCANS}{0:015}-01234567-0000-4000-8000-000000000000", b"x")
     planted.put(attempt_key("a-job-of-long-ago"), b"{}")

@@ -1,6 +1,6 @@
-"""The orphan scan of a vacuum on Spark: the listing is read once, and memory grows with the journal's rows alone.
+"""The orphan scan of a vacuum on Spark: the listing is read once, and memory grows only with the journal's rows.
 
-The bucket is made up as it is listed, behind an S3 server in this process.
+An S3 server in this process generates the bucket as it is listed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.slow, pytest.mark.thorough]
 
 SMALL, LARGE = 40, 200
-"""Partitions of the two buckets that are compared; each has a thousand L1 objects."""
+"""The partitions of the two buckets that are compared; each has a thousand L1 objects."""
 DRIVER_MIB = 24
 WORKER_MIB = 20
-"""By how much more a worker may hold at its peak for the larger bucket, beside the rows that it replays."""
+"""How many MiB more a worker may hold at its peak for the larger bucket, beyond the rows that it replays."""
 
 
 def workers_peak(spark: SparkSession) -> float:
-    """The largest peak of a worker's memory so far, in MiB."""
+    """Return the largest peak of a worker's memory so far, in MiB."""
 
     def peaks(_: Iterable[int]) -> Iterable[tuple[int, float]]:
         yield os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -51,8 +51,9 @@ def workers_peak(spark: SparkSession) -> float:
 
 
 def scan(spark: SparkSession, bucket: StoreConfig, partitions: int) -> tuple[float, float]:
-    """Scan a bucket of a thousand L1 objects for each partition; the peaks of this process, in what Python allocates, and of
-    the workers so far."""
+    """Scan a bucket of a thousand L1 objects for each partition; return the peaks of this process, by what Python
+    allocates, and of the workers so far.
+    """
     _, generated = a_cluster(partitions)
     served = ServedL1(generated)
     with FakeS3(served) as server, Parallel(8) as threads:

@@ -1,4 +1,6 @@
-"""`l0gc verify` on a real server: nothing on a bucket that is well, in use or not, and each kind of damage by its name."""
+"""`l0gc verify` on a real server: it finds nothing in a healthy bucket, in use or not, and each kind of damage by its
+name.
+"""
 
 from __future__ import annotations
 
@@ -47,26 +49,26 @@ LAYOUT = KeyLayout(shards=4)
 JOURNALS = 4
 UUID = "01234567-89ab-cdef-0123-456789abcdef"
 NEIGHBOUR = "events-1.b"
-"""A topic whose folder S3 lists before that of events, and SeaweedFS after it; in two journals."""
+"""A topic whose folder S3 lists before that of events, and SeaweedFS after it; it is in two journals."""
 WITHOUT = 3
 """A journal without a topic."""
 
 
 @dataclass
 class Kept:
-    """A bucket that is well, and what is in it."""
+    """A healthy bucket, and its contents."""
 
     config: StoreConfig
     objects: dict[str, bytes]
     watermark: int
 
     def cluster(self) -> ClusterHandles:
-        """A process of its own."""
+        """Return the handles of a new process."""
         return ClusterHandles(S3Store(self.config))
 
 
 class Bucket:
-    """The bucket of one test, to be damaged."""
+    """The bucket of one test, which damages it."""
 
     def __init__(self, cluster: ClusterHandles, watermark: int) -> None:
         self.cluster, self.store, self.watermark = cluster, cluster.store, watermark
@@ -81,7 +83,7 @@ class Bucket:
         self.store.put(key, how(self.store.get(key).body))
 
     def append(self, entry: JournalEntry, journal: int | None = None) -> None:
-        """An entry that nobody has decided on."""
+        """Append an entry without deciding on it."""
         replica = (self.handle if journal is None else self.cluster.journal(journal)).replica
         replica.catch_up()
         assert replica.as_of_ms is not None
@@ -89,7 +91,7 @@ class Bucket:
         replica.log.append(replica.offset + 1, body, time_ms=replica.time_ms, as_of_ms=replica.as_of_ms)
 
     def land(self, topic: tuple[int, str], journal: int) -> None:
-        """The live object once more, as if it had records of that topic for that journal."""
+        """Land the live object once more, as if it had records of that topic for that journal."""
         o = self.l0
         blocks = o.blocks[:1].copy()
         blocks["extents"] = 1
@@ -104,7 +106,7 @@ class Bucket:
         replica.log.write_checkpoint(replica.offset + ahead, replica._machine.encode(state), replica.time_ms)
 
     def of_events(self, change: Callable[[TopicState], object]) -> None:
-        """A checkpoint that says something else of events."""
+        """Write a checkpoint with another state of events."""
         self.checkpoint(lambda state: change(state.topics[self.p.revision]))
 
     def publish(self, watermark: int, epoch: int = 0) -> None:
@@ -112,7 +114,7 @@ class Bucket:
 
 
 def publish_m(cluster: ClusterHandles, watermark: int | None = None, epoch: int = 0) -> int:
-    """Publish this M, or what the journals allow."""
+    """Publish this M, or the one that the journals allow."""
     state = cluster.controller.snapshot()
     if watermark is None:
         watermark = state.epoch
@@ -127,7 +129,7 @@ def publish_m(cluster: ClusterHandles, watermark: int | None = None, epoch: int 
 
 
 def tick(cluster: ClusterHandles) -> None:
-    """A new epoch, which every journal hears of."""
+    """Begin a new epoch in every journal."""
     epoch = cluster.controller.advance()
     for journal in cluster.controller.snapshot().journals_in_use():
         cluster.journal(journal).advance(epoch)
@@ -147,7 +149,9 @@ def contents(store: S3Store) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def kept(weed: SeaweedFS) -> Iterator[Kept]:
-    """Topics with records in L1 and in L0, a partition with many L1 objects, a deleted topic, garbage above and below M."""
+    """Create topics with records in L1 and in L0, a partition with many L1 objects, a deleted topic, garbage above and
+    below M.
+    """
     config = StoreConfig("t-verify", "some/prefix/", weed.endpoint_url, weed.region)
     with pytest.MonkeyPatch.context() as patch:
         for key, value in weed.environment().items():
@@ -177,7 +181,7 @@ def kept(weed: SeaweedFS) -> Iterator[Kept]:
 
 @pytest.fixture
 def bucket_of_events(kept: Kept, weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """The bucket, put back in order when the test ends."""
+    """Yield the bucket, and restore it when the test ends."""
     for key, value in weed.environment().items():
         monkeypatch.setenv(key, value)
     monkeypatch.setenv("L0GC_URL", kept.config.url)
@@ -191,7 +195,7 @@ def bucket_of_events(kept: Kept, weed: SeaweedFS, monkeypatch: pytest.MonkeyPatc
 
 
 def verify(*args: str) -> dict[str, Any]:
-    """What the command gives; that it refuses exactly when there are findings is checked here."""
+    """Return the JSON of the command, and check that it fails exactly when there are findings."""
     refused = False
     with taking_results() as results:
         try:
@@ -210,7 +214,7 @@ def kinds(data: dict[str, Any]) -> list[str]:
 
 
 def test_a_bucket_that_is_well_gives_nothing_and_is_not_changed(bucket_of_events: Bucket, kept: Kept) -> None:
-    """Without Spark, since it is small."""
+    """Verify runs without Spark, since the bucket is small."""
     with mock.patch.object(Engine, "session", side_effect=AssertionError):
         nothing_is_wrong(bucket_of_events, kept)
 
@@ -253,7 +257,7 @@ def _flip(body: bytes) -> bytes:
 
 
 def _wrong_epoch(b: Bucket) -> None:
-    """An object that the journal has at the next epoch, and that says its own."""
+    """Land an object that the journal lists at the next epoch, while the object contains its own epoch."""
     epoch = b.cluster.controller.advance()
     b.l0 = replace(b.l0, epoch=epoch)
     b.land((b.p.revision, topic_of(b.cluster).topic_id), b.handle.journal)
@@ -266,7 +270,7 @@ def _reconciled_twice(b: Bucket) -> None:
 
 
 def _lose_entries(b: Bucket) -> None:
-    """The end of the log, and with it the entry that names the newest L1 object."""
+    """Delete the end of the log, and with it the entry that names the newest L1 object."""
     log = b.handle.replica.log
     b.store.delete([log.entry_key(n) for n in range(2, b.handle.replica.offset + 1)])
 
@@ -377,13 +381,13 @@ DAMAGES: dict[str, tuple[Damage, list[str], Sequence[str]]] = {
 
 
 def contents_below(b: Bucket, partition: int) -> list[str]:
-    """The L1 objects of a partition of events."""
+    """Return the L1 objects of a partition of events."""
     p = PartitionId("events", b.p.revision, partition)
     return [k for page in b.store.scan(f"level_one/data/{p.path}/") for k in page.keys]
 
 
 NO_PARTITION = ("watermark", "epoch", "log", "checkpoint", "boundary", "topic", "journal")
-"""How kinds begin that are not of one partition."""
+"""The beginnings of kinds that do not concern one partition."""
 
 
 @pytest.mark.thorough
@@ -419,12 +423,12 @@ TOGETHER: list[tuple[list[str], list[str], Sequence[str]]] = [
     ),
     (
         ["a log entry cannot be read", "an L0 object is gone", "an L1 object is nobody's", "M is above live objects"],
-        # Of a journal that cannot be read nothing else is known, so nothing of it is checked.
+        # The state of an unreadable journal is unknown, so nothing in it is checked.
         ["l0_missing", "l1_orphan", "live_below_watermark"],
         ["--min-age", "0s"],
     ),
 ]
-"""Damages that are found in one run, those of their kinds that are hidden by others, and the options."""
+"""Damages that are found in one run, the findings that other damages hide, and the options."""
 
 
 HIDDEN = pytest.mark.parametrize(
@@ -492,7 +496,7 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
-    """Uploads, a reconciler, ticks, M, sweeps, and topics that come and go, while verify reads."""
+    """Uploads, a reconciler, ticks, M, sweeps, and changing topics run while verify reads."""
     store.create_bucket()
     cluster = ClusterHandles(S3Store(store.config))
     cluster.controller.bootstrap(shards=LAYOUT.shards, journals=JOURNALS)
@@ -506,7 +510,7 @@ def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
                 put(mine, {0: 20, 1: 5, 2: 40})
 
     def churn() -> None:
-        """What drops references and objects, as fast as it goes."""
+        """Drop references and objects as fast as possible."""
         while not stop.is_set():
             mine = ClusterHandles(S3Store(store.config), Runtime())
             tick(mine)

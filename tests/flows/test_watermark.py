@@ -50,11 +50,11 @@ def cluster(store: S3Store) -> Iterator[ClusterHandles]:
 
 
 Seen = tuple[int, int, int]
-"""Objects, bytes, and when the oldest was written."""
+"""Objects, bytes, and the time of the oldest write."""
 
 
 def plain_m(cluster: ClusterHandles) -> tuple[int, dict[str, int]]:
-    """M and every M(p), partition by partition, in a few lines of Python."""
+    """Return M and every M(p), partition by partition, in a few lines of Python."""
     state = cluster.controller.snapshot()
     gc_epochs = {}
     for topic in state.topics.values():
@@ -65,7 +65,7 @@ def plain_m(cluster: ClusterHandles) -> tuple[int, dict[str, int]]:
 
 
 def plain_histogram(cluster: ClusterHandles) -> tuple[dict[int, Seen], list[str]]:
-    """What lies at each epoch, and the keys that are no L0 keys, in a few lines of Python."""
+    """Return what is stored at each epoch, and the keys that are not L0 keys, in a few lines of Python."""
     rows: dict[int, Seen] = {}
     foreign: list[str] = []
     layout = cluster.controller.layout()
@@ -81,13 +81,13 @@ def plain_histogram(cluster: ClusterHandles) -> tuple[dict[int, Seen], list[str]
 
 
 def plain_holders(gc_epochs: dict[str, int], epoch: int) -> tuple[str, int]:
-    """Of the partitions that still may need an epoch, the one with the lowest M(p), and how many."""
+    """Return the partition with the lowest M(p) among those that may still need an epoch, and how many these are."""
     holding = [(e, p.rpartition("/")[0], int(p.rpartition("/")[2])) for p, e in gc_epochs.items() if e < epoch]
     return (f"{min(holding)[1]}/{min(holding)[2]}" if holding else ""), len(holding)
 
 
 def random_cluster(cluster: ClusterHandles, rng: random.Random) -> None:
-    """Topics, what landed in some of their partitions, windows anywhere, and objects at many epochs."""
+    """Create topics, objects in some of their partitions, windows anywhere, and objects at many epochs."""
     controller = cluster.controller
     topics = [
         controller.create_topic(f"t{i}", n := rng.randint(1, 40), min(n, rng.choice([1, 1, 3])))[0]
@@ -111,7 +111,7 @@ def random_cluster(cluster: ClusterHandles, rng: random.Random) -> None:
 
 
 def land(cluster: ClusterHandles, topic: Topic, rng: random.Random) -> None:
-    """An object of some partitions that one journal keeps."""
+    """Land an object of some partitions of one journal."""
     partition_range = rng.choice(topic.partition_ranges())
     some = rng.sample(range(partition_range.first, partition_range.end), rng.randint(1, partition_range.count))
     o = of_topic(topic, cluster.controller.snapshot().epoch, dict.fromkeys(some, 2))
@@ -136,7 +136,7 @@ def test_what_spark_computes_is_what_a_plain_script_computes(
 
 
 def compare(spark: SparkSession, cluster: ClusterHandles, store: S3Store) -> None:
-    """M and every sum, by Spark and by a plain script."""
+    """Compare M and every sum of Spark with those of a plain script."""
     (m, gc_epochs), (rows, foreign) = plain_m(cluster), plain_histogram(cluster)
     workers = SparkWorkers(spark, ClusterAddress(store.config))
     result = run_pipeline(cluster, JournalSource(cluster, workers), partial(read_listing, workers))
@@ -185,7 +185,7 @@ def test_several_tasks_read_a_bucket_with_one_shard(
     assert (found.rows[None].objects, found.samples) == (6, sorted(foreign)[:5])
     assert len(rounds) > 1
     assert sum("/007/" in cast(KeyRange, r).start for r in rounds[1]) >= 8
-    assert max(map(len, rounds)) > 16  # so many are merged on the executors
+    assert max(map(len, rounds)) > 16  # enough that they are merged on the executors
 
 
 @pytest.mark.thorough
@@ -224,7 +224,7 @@ def test_a_damaged_journal_is_named_by_the_executors_and_holds_m(
 
 @pytest.mark.thorough
 def test_an_external_logs_bucket_is_swept(store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The worked example in examples/external_log, as its README runs it."""
+    """Run the worked example in examples/external_log as its README does."""
 
     def example(*args: str) -> dict[str, object]:
         ended = subprocess.run(

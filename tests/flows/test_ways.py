@@ -1,5 +1,5 @@
-"""The whole loop wherever boto3 works: through proxies, with a private CA, with sessions that end, on a bucket with dots;
-by both clients, and by boto3 alone where obstore cannot be given something.
+"""Runs the whole loop wherever boto3 works: through proxies, with a private CA, with sessions that end, on a bucket
+with dots; by both clients, and by boto3 alone if obstore lacks a setting.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.weed
 LINES = [f'{{"n":{n},"of":"{n % 7}"}}'.encode() for n in range(2000)]
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 REQUESTS = 25
-"""After how many requests of a session the store says that it has ended: several times in each command."""
+"""After how many requests the store ends a session: several times in each command."""
 
 
 class Way:
-    """How requests get to the store: what the environment says, and what they pass on their way."""
+    """How requests get to the store: the environment, and the proxies and issuers in between."""
 
     def __init__(self, weed: SeaweedFS, folder: Path, stack: ExitStack) -> None:
         self.weed, self.folder, self.stack = weed, folder, stack
@@ -90,7 +90,7 @@ def test_the_loop_goes_round_wherever_boto3_works(
 ) -> None:
     through(way)
     if client != "both":
-        way.environment["AWS_CHECKSUM_ALGORITHM"] = "SHA256"  # only obstore reads it, and nothing undoes that
+        way.environment["AWS_CHECKSUM_ALGORITHM"] = "SHA256"  # only obstore reads it, and nothing undoes it
     for name, value in way.environment.items():
         monkeypatch.setenv(name, value)
     bucket = f"{way.bucket}-{client.replace(' ', '-')}-{through.__name__}"
