@@ -1,4 +1,4 @@
-"""A commit counts when all is durable, once, and only for the reconciler that was first."""
+"""A commit: it counts once, when all its objects are durable, and only for the reconciler that comes first."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def l1_objects(cluster: ClusterHandles) -> set[str]:
 
 
 def entries(cluster: ClusterHandles) -> list[Edit]:
-    """The reconcilers' entries in journal 0."""
+    """Return the reconcilers' entries in journal 0."""
     log = cluster.journal(0).replica.log
     payloads = [decode_journal_entry(e.payload, "") for e in log.replay().entries]
     return [e for e in payloads if isinstance(e, Edit)]
 
 
 def sums(found: Sequence[ReconcileResult]) -> tuple[int, int, int]:
-    """Records, L1 objects, and partitions that were lost."""
+    """Return the sums of records, L1 objects and partitions that were lost to another reconciler."""
     return sum(c.records for c in found), sum(c.l1_objects for c in found), sum(c.lost for c in found)
 
 
@@ -80,9 +80,9 @@ def test_a_large_commit_is_several_entries(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.parametrize("meanwhile", ["the same range", "more", "the same range, then more"])
 def test_a_zombie_reconciler_loses_and_what_it_wrote_goes_with_a_vacuum(meanwhile: str) -> None:
-    """Hazard 9. The commit itself deletes nothing (hazard 28)."""
+    """Hazards 9 and 28: the commit itself deletes nothing."""
     a, b = two_processes()
-    begun = begin(a)  # and then it sleeps
+    begun = begin(a)  # the reconciler sleeps here
     if meanwhile != "more":
         reconcile(b)
     if meanwhile != "the same range":
@@ -225,7 +225,7 @@ def test_a_journal_that_cannot_be_read_is_named_and_nothing_is_removed() -> None
 
 @pytest.mark.parametrize("meanwhile", ["expired", "closed"])
 def test_a_repeated_commit_leaves_what_was_dropped_since(meanwhile: str) -> None:
-    """Hazard 26: readers on their way may need it; vacuum takes it in its time."""
+    """Hazard 26: readers may still need the dropped objects; vacuum deletes them after the grace."""
     a, b = two_processes()
     begun = begin(a)
     assert sums(begun.commit()) == (20, 2, 0)
@@ -239,7 +239,7 @@ def test_a_repeated_commit_leaves_what_was_dropped_since(meanwhile: str) -> None
 
 
 def test_a_repeated_commit_counts_its_own_objects() -> None:
-    """Spark may run a task twice, and the first one may have landed."""
+    """Spark may run a task again although its first run landed."""
     a, b = two_processes()
     begun = begin(a)
     assert sums(begun.commit()) == sums(begun.commit()) == (20, 2, 0)

@@ -1,4 +1,4 @@
-"""A commit that runs again, later: whatever has become of its objects, it deletes nothing, and counts what landed."""
+"""A commit that runs again later: it deletes nothing, whatever happened to its objects, and counts those that landed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.reconcile import Begun, begin, put, reconcile
 from tests.support.vacuum import tick, vacuum_later
 
 OBJECTS = 100
-"""L1 objects of a round in a partition."""
+"""L1 objects of a round, in each partition."""
 TOPIC = "events"
 _write = L1Writer.write
 
 
 class Scene:
-    """A round of so many L1 objects in each of two partitions, and a second process that does what comes in between."""
+    """A round of 100 L1 objects in each of two partitions, and a second process that acts before the commit runs again."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.monkeypatch = monkeypatch
@@ -45,20 +45,20 @@ class Scene:
         assert len(self.begun.keys) == 2 * OBJECTS
 
     def processes(self) -> tuple[ClusterHandles, ClusterHandles]:
-        """The one that committed, and one that has read nothing yet."""
+        """Return the process that committed, and one that has read nothing yet."""
         return self.a, memory_cluster(self.store, seed=2, bootstrap=False)
 
     def vacuum(self) -> None:
         vacuum_later(self.b)
 
     def lift(self, times: int = 1) -> None:
-        """More records, each round with an object for each partition."""
+        """Upload and lift more records in rounds, each with an object for each partition."""
         for n in range(times):
             put(self.b, TOPIC, {p: [b"later %d" % n] for p in range(2)})
             reconcile(self.b)
 
     def merge_some(self) -> None:
-        """The oldest objects of partition 0 become one; the others stay."""
+        """Merge the oldest objects of partition 0 into one, and leave the others."""
         real = merges_of
 
         def first(topic: Any, *others: Any) -> Any:
@@ -144,7 +144,7 @@ def closed_and_created_again(s: Scene) -> None:
 
 
 def fenced_off(s: Scene) -> None:
-    """What the run stamped can land no more, but it has landed before."""
+    """Fence off the run's stamp, by a vacuum after the commit landed."""
     s.vacuum()
 
 
@@ -152,7 +152,7 @@ IN_THE_STATE = [
     some_expired, some_expired_and_purged, all_but_one_purged, some_purged_and_some_dropped, some_merged,
     some_merged_and_purged, some_merged_some_expired, all_merged, all_expired, closed, closed_and_created_again, fenced_off,
 ]  # fmt: skip
-"""What may come in between, so that something still shows that the commit has landed."""
+"""Changes after which the state still shows that the commit landed."""
 
 
 def all_expired_and_purged(s: Scene) -> None:
@@ -172,11 +172,11 @@ def closed_and_purged(s: Scene) -> None:
 
 
 FORGOTTEN = [all_expired_and_purged, all_merged_and_purged, closed_and_purged]
-"""What may come in between, so that nothing shows it any more."""
+"""Changes after which the state no longer shows it."""
 
 
 def again(s: Scene, process: ClusterHandles) -> tuple[tuple[int, int, int], list[str]]:
-    """Commit once more; it changes nothing at all in the bucket. Returns the records, the objects, what is lost; errors."""
+    """Commit once more, which must not change the bucket; return (records, objects, lost partitions), and errors."""
     before = {k: o.etag for k, o in s.store.objects.items()}
     (committed,) = Begun(process, s.begun.round, s.begun.written).commit()
     assert {k: o.etag for k, o in s.store.objects.items()} == before

@@ -1,4 +1,4 @@
-"""Retention by Kafka's rules, an L1 object being a segment."""
+"""Retention by Kafka's rules, with an L1 object as a segment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ NOW = 1_000_000
 
 
 def topic_state(*partitions: tuple[int, Sequence[tuple[int, int]]], log_start: int = 0) -> TopicState:
-    """Partitions with L1 objects of ten records each, given as (bytes, age of the newest record)."""
+    """Return a topic whose partitions have L1 objects of ten records each, given as (bytes, age of the newest record)."""
     rows = [
         l1_row(p, 10 * n, 10 * n + 9, name=1000 * p + n, size=size, max_timestamp=NOW - age)
         for p, objects in partitions
@@ -60,7 +60,8 @@ def starts(topic: TopicState, ms: int = -1, size: int = -1) -> dict[int, int]:
 
 
 KAFKA: list[tuple[str, list[tuple[int, int]], int, int, int]] = [
-    # what, (bytes, age of the newest record) of each segment, retention.ms, retention.bytes, segments that Kafka deletes
+    # name, (bytes, age of the newest record) of each segment, retention.ms, retention.bytes, segments that Kafka
+    # deletes
     ("unlimited by default", [(100, 10**9)] * 3, -1, -1, 0),
     ("nothing is old", [(1, 10), (1, 5)], 10, -1, 0),
     ("as old as the retention is not older", [(1, 11), (1, 10)], 10, -1, 1),
@@ -87,7 +88,7 @@ def test_retention_deletes_what_kafka_would_delete(
     objects: list[tuple[int, int]], ms: int, size: int, deleted: int
 ) -> None:
     assert starts(topic_state((0, objects)), ms, size) == ({0: 10 * deleted} if deleted else {})
-    # Each partition is checked alone, whatever the others have.
+    # Each partition is decided alone.
     many = topic_state((0, [(1000, 0)]), (3, objects), (4, objects), (9, [(1, 0)]))
     assert {p: s for p, s in starts(many, ms, size).items() if p in {3, 4}} == (
         {3: 10 * deleted, 4: 10 * deleted} if deleted else {}
@@ -95,7 +96,7 @@ def test_retention_deletes_what_kafka_would_delete(
 
 
 def kafka(objects: list[tuple[int, int]], ms: int, size: int) -> int:
-    """UnifiedLog.deleteOldSegments, in Kafka's words."""
+    """Count the segments that Kafka's UnifiedLog.deleteOldSegments would delete."""
     gone = 0
     if ms >= 0:
         while gone < len(objects) and objects[gone][1] > ms:
@@ -255,7 +256,7 @@ def test_one_reply_that_is_weeks_ahead_deletes_nothing() -> None:
 
 
 def test_an_unreadable_journal_makes_the_effect_of_a_shorter_retention_unknown() -> None:
-    """The guard of `topic alter` asks then, too."""
+    """`topic alter` asks for confirmation if this is unknown, too."""
     cluster = topic_in_memory(2, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b"]})
     reconcile(cluster)

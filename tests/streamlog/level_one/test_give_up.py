@@ -1,4 +1,4 @@
-"""Lost records given up by name: what is refused, what is kept of them, and how everything else goes on."""
+"""Lost records given up by name: which are refused, what is kept of them, and how everything else continues."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.support.reconcile import begin, files, put, reconcile, unreconciled
 from tests.support.vacuum import vacuum_later
 
 RECORDS = 3
-"""How many records of each partition an object has."""
+"""Records of each partition in an object."""
 
 
 def value(partition: int, offset: int) -> bytes:
@@ -47,7 +47,7 @@ def value(partition: int, offset: int) -> bytes:
 
 
 def uploaded(objects: int = 4, partitions: int = 2) -> tuple[ClusterHandles, list[str]]:
-    """A topic in memory with so many L0 objects, and their keys."""
+    """Create a topic in memory with `objects` L0 objects; return the cluster and their keys."""
     cluster = topic_in_memory(partitions)
     keys = []
     for n in range(objects):
@@ -57,7 +57,7 @@ def uploaded(objects: int = 4, partitions: int = 2) -> tuple[ClusterHandles, lis
 
 
 def damage(cluster: ClusterHandles, key: str) -> bytes:
-    """Change a byte; returns what is left."""
+    """Change a byte of the object; return the changed body."""
     body = store_of(cluster).objects[key].body
     store_of(cluster).objects[key].body = changed = bytes([body[0] ^ 1]) + body[1:]
     return changed
@@ -71,7 +71,7 @@ def lost(
 
 
 def record_of(cluster: ClusterHandles, key: str) -> GiveUpRecord:
-    """What the footer of a hole says."""
+    """Return the record in a hole's footer, whose object has no rows."""
     metadata, _ = read_footer(cluster.store, key, len(store_of(cluster).objects[key].body))
     assert metadata.num_rows == 0
     return msgspec.json.decode(metadata.metadata[GIVEN_UP_METADATA.encode()], type=GiveUpRecord)
@@ -83,7 +83,7 @@ def state_of(cluster: ClusterHandles) -> TopicState:
 
 
 def remains_of(cluster: ClusterHandles, key: str, block: LostBlock) -> bytes:
-    """What a hole keeps of a block."""
+    """Return the bytes that a hole keeps of a block, after a check of their checksum."""
     found = store_of(cluster).objects[key].body[block.at : block.at + block.bytes]
     assert found
     assert crc32c(found) == block.crc32c
@@ -213,7 +213,7 @@ def test_a_reader_gives_what_is_before_a_hole_and_names_it(lifted: bool) -> None
 
 
 def uploaded_hourly() -> tuple[ClusterHandles, list[int]]:
-    """Four L0 objects an hour apart, of which the second and third are given up together; and when each landed."""
+    """Upload four L0 objects an hour apart, and give up the second and third together; return when each landed."""
     cluster, times = topic_in_memory(1), []
     for n in range(4):
         store_of(cluster).clock.ms += 3_600_000
@@ -325,7 +325,7 @@ def test_a_holes_footer_has_author_reason_and_damaged_bytes() -> None:
     (block,) = first.blocks
     assert "checksum" in block.why
     assert body[block.start :].startswith(remains_of(cluster, result.holes[0].key, block))
-    (shared,) = second.blocks  # in one block of the object
+    (shared,) = second.blocks  # both partitions share one block of the object
     assert (shared.content_in, shared.at, shared.bytes) == (result.holes[0].key, block.at, block.bytes)
 
 
@@ -367,7 +367,7 @@ def test_records_left_of_an_extent_by_a_log_start_are_given_up() -> None:
     damage(cluster, keys[1])
     reconcile_run(cluster)
     delete_records(cluster, "events", 0, before_offset=4)
-    assert lost(cluster, offsets=(4, 5)).records == 3  # the whole extent
+    assert lost(cluster, offsets=(4, 5)).records == 3  # the whole extent is given up
     assert offsets_of(read(cluster, skip_holes=True)) == list(range(6, 12))
 
 
@@ -449,7 +449,7 @@ def test_what_can_be_read_is_given_up_only_if_that_is_said() -> None:
 
 @pytest.mark.parametrize("what", ["reconciled", "given up", "deleted"])
 def test_what_changes_until_it_lands_is_decided_where_it_lands(what: str) -> None:
-    """Another process lifts, gives up or deletes the records after they were found lost."""
+    """Another process lifts, gives up or deletes the records after they are found lost and before the hole lands."""
     cluster, keys = uploaded(partitions=1)
     body = store_of(cluster).objects[keys[1]].body
     cluster.store.delete([keys[1]])
@@ -463,13 +463,13 @@ def test_what_changes_until_it_lands_is_decided_where_it_lands(what: str) -> Non
     def fault(call: Call) -> None:
         if call.kind == "put" and call.key.startswith("level_one/") and call.when == "after":
             store_of(cluster).fault = lambda call: None
-            if what == "reconciled":  # it was put back
+            if what == "reconciled":  # the object was restored
                 store_of(cluster).put(keys[1], body)
             doings[what]()
 
     store_of(cluster).fault = fault
     result = lost(cluster)
-    if what == "deleted":  # the hole covers a whole extent, of which the log start offset has passed a part
+    if what == "deleted":  # the log start offset lies inside the extent, which the hole covers whole
         assert (result.errors, result.records) == ([], 3)
     else:
         assert result.records == 0

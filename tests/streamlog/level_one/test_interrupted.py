@@ -1,4 +1,6 @@
-"""A signal while L1 is written: every road commits what it has written before it ends, and the next run does the rest."""
+"""A signal while L1 is written: each kind of run commits the objects that it has written, and the next run does the
+rest.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,7 @@ def test_an_interrupted_run_commits_all_that_it_has_written(
     contents: Callable[[ClusterHandles], Any],
     cores: int,
 ) -> None:
-    monkeypatch.setattr(TASK_BYTES, 1)  # a task for each partition
+    monkeypatch.setattr(TASK_BYTES, 1)  # one task for each partition
     a = prepared()
     before = contents(another_process(a))
     monkeypatch.setattr(a.parallel, "cores", cores)
@@ -92,7 +94,7 @@ def test_an_interrupted_run_commits_all_that_it_has_written(
     interrupts.clear()
     stop.clear()
     run(a)
-    assert len(written) > first  # the first run did not begin all
+    assert len(written) > first  # the first run left partitions to the second
     assert contents(another_process(a)) == before
 
 
@@ -118,7 +120,7 @@ def test_an_interrupted_give_up_commits_its_holes() -> None:
 def test_a_merge_interrupted_while_it_reads_writes_nothing(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
     monkeypatch.setattr(rewrite, "WHOLE_BYTES", 0)
     monkeypatch.setattr(parquet, "_LEAST_TAIL", 8)
-    monkeypatch.setattr(rewrite, "FETCHED", 4)  # the sources of one partition
+    monkeypatch.setattr(rewrite, "FETCHED", 4)  # as many sources as one partition has
     a = topic_in_memory(PARTITIONS)
     fill(a, 4, partitions=PARTITIONS)
     before = content(a, partitions=PARTITIONS)
@@ -140,5 +142,5 @@ def test_a_merge_interrupted_while_it_reads_writes_nothing(monkeypatch: pytest.M
     store_of(a).fault = note
     with pytest.raises(KeyboardInterrupt):
         merge(a)
-    assert len(set(reads)) <= 8  # of two partitions
+    assert len(set(reads)) <= 8  # the sources of two partitions
     assert content(another_process(a), partitions=PARTITIONS) == before

@@ -1,4 +1,4 @@
-"""A merge changes no record and loses none, whatever else is at work, wherever it is killed, and whatever is damaged."""
+"""A merge changes no record and loses none, whichever other jobs run, wherever it is killed, and whatever is damaged."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ def ok(result: MergeResult) -> MergeResult:
 
 
 def filled(times: int, *, journals: int = 2, partitions: int = PARTITIONS) -> ClusterHandles:
-    """A cluster with so many L1 objects in each partition."""
+    """Create a cluster with `times` L1 objects in each partition."""
     a = a_cluster(journals)
     fill(a, times, partitions=partitions)
     return a
 
 
 def merge_and_remove(a: ClusterHandles) -> None:
-    """Another process merges, and what is dropped goes at once."""
+    """Merge in another process, and delete the dropped objects at once."""
     ok(merge(another_process(a)))
     gone = dropped(another_process(a, 2))
     store_of(a).delete([k for k in store_of(a).objects if name_of(k) in gone])
@@ -113,7 +113,7 @@ def test_a_dry_run_changes_nothing_and_reports_what_the_run_then_does() -> None:
     done = merge(a)
     for name in ("objects_before", "objects_after", "records", "partitions", "bytes_read", "lost", "errors"):
         assert getattr(planned, name) == getattr(done, name)
-    assert planned.bytes == planned.bytes_read  # at most; nobody knows before it is written
+    assert planned.bytes == planned.bytes_read  # an upper bound, since the merged size is unknown before the write
     assert not merge_due(a)
 
 
@@ -146,7 +146,7 @@ def test_large_objects_are_read_in_pieces_and_go_through_the_local_disk(monkeypa
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
     monkeypatch.setattr(write, "FILE_BYTES", 100)
     ok(merge(a))
-    assert counts(a) == [1] * PARTITIONS  # also where a reconcile would have begun another one
+    assert counts(a) == [1] * PARTITIONS  # a reconcile would have begun a second one
     assert content(a) == before
     merged = pq.ParquetFile(pa.BufferReader(store_of(a).objects[keys_of(a, 0)[0]].body))
     assert merged.num_row_groups > 1
@@ -164,7 +164,7 @@ def test_each_round_is_stamped_with_the_epoch_of_its_beginning(monkeypatch: pyte
 
 
 def ticking(a: ClusterHandles) -> Callable[[Call], None]:
-    """A fault: another process advances the epoch whenever a merge is committed."""
+    """Return a fault by which another process advances the epoch after each commit of a merge."""
     b = another_process(a)
 
     def fault(call: Call) -> None:
@@ -195,7 +195,7 @@ def test_a_journal_is_shared_by_several_workers_and_each_partition_merged_once(m
 
 
 def on_cores(a: ClusterHandles, threads: Parallel) -> ClusterHandles:
-    """Another process, with these threads."""
+    """Open another process that runs on these threads."""
     b = another_process(a)
     b.parallel = threads
     return b
@@ -232,7 +232,7 @@ def test_partitions_are_merged_on_all_cores_and_no_more_at_once(large: bool, mon
 
 
 def test_many_small_sources_of_a_large_merge_are_opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What computes on another core waits for one request after another."""
+    """Otherwise a thread on another core would wait for one request after another."""
     a = filled(4, journals=1, partitions=1)
     before = content(a)
     monkeypatch.setattr(rewrite, "FETCHED", 2)
@@ -446,11 +446,11 @@ def test_an_unreadable_journal_is_reported_and_the_others_are_merged() -> None:
     [error] = result.errors
     assert error.startswith("journal 1: ")
     assert result.objects_before == 8
-    assert merge_due(b)  # so that the run which is due reports it
+    assert merge_due(b)  # the next run that is due reports the damage
 
 
 class Altering(MemoryStore):
-    """A store that keeps something else of merged objects than it was sent."""
+    """A store that keeps other bytes of merged objects than it was sent."""
 
     def __init__(self, alter: Callable[[pa.Table], pa.Table]) -> None:
         super().__init__()
@@ -464,7 +464,7 @@ class Altering(MemoryStore):
 
 
 def replaced(table: pa.Table, name: str, value: object) -> pa.Table:
-    """A table whose second row has another value in a column."""
+    """Return the table with another value in its second row's column `name`."""
     at = table.schema.get_field_index(name)
     values = table.column(name).to_pylist()
     values[1] = value
@@ -493,7 +493,7 @@ def test_an_object_that_does_not_hold_what_was_read_is_not_committed(what: str) 
     sizes = l1_file
 
     def of_its_size(row: object) -> L1File:
-        """The journal gets the size that the store has; else the object is refused for that."""
+        """Record the size that the store has, since a wrong size would be refused first."""
         file = sizes(row)
         key = next((k for k in store.objects if file.name in k), None)
         return file if key is None else msgspec.structs.replace(file, bytes=len(store.objects[key].body))

@@ -1,4 +1,4 @@
-"""A cluster that reconciles a small batch a hundred times, and merges after each: what is left, and what it took."""
+"""A cluster that reconciles a small batch a hundred times and merges after each: how many objects remain, and the cost."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ pytestmark = [pytest.mark.thorough, pytest.mark.slow]
 PARTITIONS: Final = 8
 TIMES: Final = 100
 BATCH: Final = 25
-"""Records of a batch for each partition."""
+"""Records of a batch, for each partition."""
 MOST_OBJECTS: Final = 24
 MOST_AMPLIFICATION: Final = 5.0
 WARM: Final = 20
 
 
 def records(chance: random.Random, n: int) -> list[bytes]:
-    """Records as they are: some text that recurs, and some numbers that do not."""
+    """Return realistic records: some text that recurs, and numbers that do not."""
     kinds = ("view", "click", "order", "return")
     return [
         b'{"time":"2026-11-%02dT%02d:%02d:00Z","kind":"%s","user":"user-%05d","amount":%d,"page":"/shop/item/%d"}'
@@ -41,7 +41,7 @@ def records(chance: random.Random, n: int) -> list[bytes]:
 
 
 def vacuum(cluster: ClusterHandles) -> None:
-    """What vacuum does when the grace period is over."""
+    """Delete and purge all dropped objects, as vacuum does after the grace period."""
     handle = cluster.journal(0)
     names = handle.catch_up().dropped["name"]
     gone = {name_text(name) for name in names}

@@ -1,4 +1,6 @@
-"""Runs of small neighbours become one, by size, so that few are left and nothing is rewritten often."""
+"""Runs of small neighbours become one object, chosen by size, so that few objects remain and bytes are seldom
+rewritten.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,11 @@ from l0gc.streamlog.level_one.merge_plan import MERGED_AT_ONCE, MergeGroup, Merg
 from tests.support.journal import l1_row, l1_rows
 
 RULE = MergeRule(target_bytes=1000)
-"""Objects of 500 bytes are left alone."""
+"""A rule that leaves objects of 500 bytes alone."""
 
 
 def merged(sizes: Sequence[int], rule: MergeRule, *, grows: bool = True) -> list[int]:
-    """What a merge makes of objects of these sizes."""
+    """Return the sizes after a merge of objects of these sizes."""
     after, at = [], 0
     for first, end in spans(sizes, rule, grows=grows):
         after += [*sizes[at:first], sum(sizes[first:end])]
@@ -113,7 +115,7 @@ def test_merging_again_and_again_ends_with_few_objects(sizes: list[int], fan_in:
 
 
 def history(sizes: Sequence[int], rule: MergeRule) -> tuple[int, float]:
-    """The most undersized objects after a merge, and how often each byte was rewritten."""
+    """Return the largest number of undersized objects after a merge, and how often a byte is rewritten on average."""
     objects: list[int] = []
     most = work = 0
     for size in sizes:
@@ -182,7 +184,7 @@ def test_no_object_becomes_larger_than_a_quarter_of_what_a_retention_keeps() -> 
 
 
 def test_retention_keeps_at_most_a_quarter_more() -> None:
-    """A reconcile and a merge each minute, and an expiry of what is older than an hour."""
+    """A reconcile and a merge run each minute, and records older than an hour expire."""
     rule, times = MergeRule().within(Retention(ms=3600)), 60
     objects: list[tuple[int, int, int]] = []  # first and last time, size
     for now in range(0, 100 * 3600, times):
@@ -202,7 +204,7 @@ def test_retention_keeps_at_most_a_quarter_more() -> None:
 
 
 def rows_of(partition: int, sizes: Sequence[int], first: int = 0) -> Rows:
-    """L1 objects of ten records each."""
+    """Return rows of L1 objects of ten records each."""
     columns = [
         (partition, 10 * i, 10 * i + 9, size, 0, 0, np.void(bytes([partition]) + i.to_bytes(15)), 0)
         for i, size in enumerate(sizes, first)
@@ -211,7 +213,7 @@ def rows_of(partition: int, sizes: Sequence[int], first: int = 0) -> Rows:
 
 
 class Listed:
-    """A topic's state, given the sizes of the objects of each partition."""
+    """The state of a topic whose partitions have L1 objects of these sizes."""
 
     def __init__(self, *partitions: Sequence[int]) -> None:
         rows = [rows_of(partition, sizes) for partition, sizes in enumerate(partitions)]
@@ -221,7 +223,7 @@ class Listed:
         return list(merges_of(self.topic, rule, lambda p: np.ones(len(p), bool)))
 
     def spans(self) -> list[tuple[int, int, int]]:
-        """The partition of each merge, and which of its objects, by number."""
+        """Return each merge's partition, and the numbers of its first object and of the one after its last."""
         return [(m.partition, m.sources["base"][0] // 10, m.sources["last"][-1] // 10 + 1) for m in self.merges()]
 
 
@@ -258,7 +260,7 @@ def test_a_partition_is_examined_only_if_a_run_may_be_too_long(partitions: list[
 
 
 def test_objects_with_rows_of_shared_ones_between_them_are_not_joined() -> None:
-    """The object would have a gap, and the journal would refuse it."""
+    """The merged object would have a gap, which the journal refuses."""
     spans = [(n, n) for n in range(5)] + [(n, n) for n in range(20, 25)]
     rows = l1_rows(*(l1_row(0, base, last, size=10) for base, last in spans))
     topic = TopicState(1, "id", listed=RowList(rows))

@@ -1,4 +1,4 @@
-"""Create times and headers in L1: in those objects that have some, whatever was written, held on disk or merged before."""
+"""Create times and headers in L1: an object has these columns if a record in it needs them, in all ways of writing."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ COLUMNS = {"none": [], "times": ["create_time"], "headers": ["headers"], "both":
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("held_bytes", [write.HELD_BYTES, 0])
 def test_an_l1_object_has_the_columns_of_which_it_has_any(what: str, small: bool, held_bytes: int) -> None:
-    """Also where its first row groups had none, and where batches with and without wait on disk."""
+    """This holds even if the first row groups lack the column, or batches with and without it wait on disk."""
     cluster = topic_in_memory(1)
     for values in SETS[what]:
         put(cluster, "events", {0: values})
@@ -117,7 +117,7 @@ def test_a_merge_of_objects_with_and_without_keeps_them(what: str, small: bool) 
 def test_a_merge_leaves_objects_with_unknown_columns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """As this l0gc would do with those of a newer one: what it copied would lack that column."""
+    """A schema without headers stands for an older l0gc, whose merge would lose the column."""
     cluster = topic_in_memory(2)
     for values in (PLAIN, HEADED, PLAIN, PLAIN, PLAIN):
         put(cluster, "events", {0: values, 1: PLAIN})
@@ -139,7 +139,7 @@ def test_a_merge_leaves_objects_with_unknown_columns(
 
 
 def test_an_optional_column_leaves_other_objects_bytes_unchanged() -> None:
-    """Other partitions of the same batch have some."""
+    """Another partition of the same batch has records that need the column."""
     clusters = [topic_in_memory(2) for _ in range(2)]
     others: list[list[bytes]] = [[*HEADED, *TIMED], [*PLAIN, *PLAIN]]
     for cluster, other in zip(clusters, others, strict=True):

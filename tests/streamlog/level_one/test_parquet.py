@@ -1,4 +1,4 @@
-"""What an L1 object holds, and that nothing else is believed."""
+"""The content of an L1 object; a reader rejects any other."""
 
 from __future__ import annotations
 
@@ -89,7 +89,9 @@ def test_reading_from_an_offset_leaves_out_row_groups_before_it(monkeypatch: pyt
 
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.thorough)])
 def test_every_changed_bit_of_a_footer_is_noticed_before_arrow_reads_it(every: int) -> None:
-    """Arrow ends the process for some of them, and believes others: a row group's times, by which a filter leaves it out."""
+    """For some of these bits Arrow ends the process; for others it believes the footer, such as a row group's wrong
+    times.
+    """
     cluster, p, file = an_object()
     key = l1_key(p, file)
     body = store_of(cluster).objects[key].body
@@ -109,7 +111,7 @@ def test_an_object_that_is_damaged_is_named(damage: str) -> None:
     cluster, p, file = an_object()
     key = l1_key(p, file)
     body = store_of(cluster).objects[key].body
-    half, name = len(body) // 4, body.rindex(b"timestamp")  # where the row group names the column again
+    half, name = len(body) // 4, body.rindex(b"timestamp")  # the column's name in the row group's metadata
     other = l1_body(pa.table({"offset": list(range(40)), "value": [b"x"] * 40}))
     store_of(cluster).objects[key].body = {
         "flip": body[:half] + bytes([body[half] ^ 1]) + body[half + 1 :],
@@ -151,7 +153,7 @@ def test_a_missing_object_is_distinguished_from_a_damaged_one() -> None:
 
 
 def test_records_at_other_offsets_than_thought_are_refused_where_they_are_written() -> None:
-    """The last check of what becomes an L1 object: see `L1Writer.finish`."""
+    """`L1Writer.finish` checks the records last, before they become an L1 object."""
     pieces_of = write.pieces_of
 
     def shifted(batch: pa.RecordBatch, number: int) -> Rows:
@@ -169,7 +171,7 @@ def test_records_at_other_offsets_than_thought_are_refused_where_they_are_writte
 
 
 def test_an_object_that_lies_at_another_ones_place_is_not_believed() -> None:
-    """Two partitions may have objects with the same offsets, and even of the same size."""
+    """Two partitions may have objects with the same offsets and even the same size."""
     cluster = topic_in_memory(2)
     put(cluster, "events", {0: [b"a", b"b"], 1: [b"c", b"d"]})
     reconcile(cluster)

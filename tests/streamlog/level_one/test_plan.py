@@ -1,4 +1,4 @@
-"""What a round takes, what it passes over, and how its commit is put together."""
+"""The objects that a round takes and those that it skips, and how its commit is put together."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ WINDOW = Window(0, TOPICS)
 
 
 def taken(j: Journal, window: Window) -> list[tuple[int, str, list[int]]]:
-    """(revision, key, partitions) of what can be taken."""
+    """Return (revision, key, partitions) of the objects that a round can take."""
     return [(r, o.key, o.extents["partition"].tolist()) for r, o in unreconciled(j.state, window)]
 
 
 def rows(*files: tuple[int, int, int]) -> Rows:
-    """L1 rows of (partition, base, last)."""
+    """Return L1 rows, given as (partition, base, last)."""
     return np.array(
         [(p, base, last, 10, 0, 5, bytes([p, base % 256, last % 256]) + bytes(13), 0) for p, base, last in files],
         L1_ROW,
@@ -73,7 +73,7 @@ def test_what_is_reconciled_or_closed_is_left_out() -> None:
 
 
 def test_a_partition_with_older_extents_left_waits_for_another_run() -> None:
-    """So a later round goes on after damage, and never leaves a gap."""
+    """A later round can therefore continue after damage, and never leaves a gap."""
     j = Journal()
     for key in "abc":
         j.land(extents_of(9, {0: 1, 1: 1}, key=key))
@@ -89,7 +89,7 @@ def test_a_topic_with_an_unknown_id_is_named_and_skipped() -> None:
     assert "'events' (revision 3)" in error
     assert taken(j, WINDOW) == []
     j = Journal()
-    j.apply(Closed([ClosedTopic(REVISION)]))  # of which the journal only knows that it is gone
+    j.apply(Closed([ClosedTopic(REVISION)]))  # the journal records only that this topic is closed
     assert strangers(j.state, WINDOW) == []
 
 
@@ -118,7 +118,7 @@ def test_up_to_an_epoch_takes_each_partition_no_further(uploads: list[tuple[bool
 
 
 def test_a_round_takes_whole_entries_up_to_its_bytes() -> None:
-    """An object of n partitions in blocks of two weighs 102 bytes a block."""
+    """An object of n partitions has blocks of two extents, and weighs 102 bytes a full block, 101 for one extent."""
     j = Journal()
     for n in range(4):
         j.land(extents_of(9 + n, {0: 1, 1: 1}, key=f"{n}a"), extents_of(9 + n, {2: 1, 3: 1, 4: 1}, key=f"{n}b"))
@@ -146,7 +146,7 @@ def test_only_blocks_with_something_left_are_counted_and_read() -> None:
 
 
 def plan(journal: int, *steps: tuple[int, int]) -> JournalPlan:
-    """A plan of steps of (epoch, bytes)."""
+    """Return a plan with steps of (epoch, bytes)."""
     return JournalPlan(journal, 99, [Step(n, epoch, 1, size) for n, (epoch, size) in enumerate(steps)])
 
 
@@ -177,7 +177,7 @@ JOURNALS = st.lists(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 50)), m
 
 @given(JOURNALS, st.integers(1, 200))
 def test_m_moves_as_far_as_the_bytes_allow(journals: list[list[tuple[int, int]]], budget: int) -> None:
-    """Whatever it costs to lift all up to an epoch, a round that can afford it has lifted that."""
+    """If all extents up to an epoch fit the round's bytes, the round lifts them."""
     chosen = choose_steps([plan(n, *steps) for n, steps in enumerate(journals)], budget)
     for epoch in range(10):
         lasts = [max((n for n, (e, _) in enumerate(steps) if e <= epoch), default=-1) for steps in journals]
@@ -236,7 +236,7 @@ def test_readers_get_about_the_same_each_and_all_of_it() -> None:
             loads[r.reader_of(take, n * SMALL_TASK_BYTES)] += 1
     assert sum(loads) == 120
     assert max(loads) - min(loads) <= 1
-    assert r.reader_of(r.takes[2], 1 << 50) == r.readers - 1  # the journal has moved on
+    assert r.reader_of(r.takes[2], 1 << 50) == r.readers - 1  # weights beyond the plan: the journal has grown since
 
 
 def test_a_partition_belongs_to_one_writer_and_writers_share_them() -> None:
@@ -336,7 +336,7 @@ def test_a_fault_counts_only_where_nobody_has_lifted_the_records() -> None:
 
 
 def test_unreadable_extents_are_needed_only_at_their_offsets() -> None:
-    """An object may have landed once more, behind others, in a journal that was set back and accepted."""
+    """An object may have landed again, after others, in a journal that was set back and accepted."""
     j = Journal()
     j.land(extents_of(9, {0: 3, 1: 3}))
     ((revision, o),) = unreconciled(j.state, Window(0, TOPICS))

@@ -1,4 +1,4 @@
-"""L0 to columns: every wanted record with its place, and nothing that does not match the journal."""
+"""L0 to columns: each wanted record with its place, and an error for bytes that do not match the journal."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def rows_of(cluster: ClusterHandles, objects: Sequence[ObjectRead], writers: int
 
 
 def records(found: Sequence[tuple[int, Row]]) -> dict[tuple[int, int], bytes]:
-    """(partition, offset) to value."""
+    """Map (partition, offset) to the value, and check each batch."""
     values: dict[tuple[int, int], bytes] = {}
     for _, batch in found:
         if isinstance(batch, Fault):
@@ -160,7 +160,7 @@ def test_a_missing_object_is_a_fault_of_all_its_partitions() -> None:
 
 
 def test_an_object_lifted_and_swept_by_others_is_not_a_fault() -> None:
-    """Hazard 19, for reconcilers: the journal is read before anything is called lost."""
+    """Hazard 19, for reconcilers: the journal is read again before a missing object is called lost."""
     cluster = uploaded({0: [b"a"], 1: [b"b"]})
     plan = reads(cluster)
     lift(memory_cluster(store_of(cluster), seed=1, bootstrap=False))
@@ -190,7 +190,7 @@ def test_where_the_journal_cannot_be_read_a_missing_object_stays_a_fault() -> No
 
 @pytest.mark.parametrize("truncated", [False, True])
 def test_a_refused_or_short_object_is_a_named_fault(truncated: bool) -> None:
-    """Some stores answer a range beyond the end with an error of their own."""
+    """Some stores answer a range beyond the end with their own error."""
     cluster = uploaded({0: [b"a"]})
     plan = reads(cluster)
     store = store_of(cluster)
@@ -226,7 +226,7 @@ def test_records_are_read_in_small_batches(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_thousands_of_tiny_extents_cost_no_python_object_each() -> None:
-    """Whole blocks are turned into columns: for 16,384 extents there are few batches, and few calls."""
+    """Whole blocks become columns, so 16,384 extents take few batches and few calls."""
     cluster = uploaded({p: [b"%d" % p] for p in range(16_384)}, partitions=16_384)
     plan = reads(cluster)
     calls: list[int] = []
@@ -272,7 +272,7 @@ def test_all_that_was_uploaded_is_read_once(
 
 
 def test_a_row_is_checked_before_it_is_believed() -> None:
-    """The checksum is looked at first: bytes that are no block are never decoded."""
+    """The checksum is compared first, so bytes that are not a block are never decoded."""
     cluster = uploaded({0: [b"a"]})
     plan = reads(cluster)
     store_of(cluster).objects[plan[0].object.key].body = b"?" * plan[0].object.bytes

@@ -1,4 +1,4 @@
-"""A run lifts, in rounds, what was there when it began; whatever is wrong in one place, the rest goes on."""
+"""A run lifts, in rounds, the records that were there at its start; a fault in one place does not stop the others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.reconcile import files, lifted, named, put, reconcile, unreco
 
 
 def upload(cluster: ClusterHandles, count: int, first: int = 0, topic: str = "events") -> list[str]:
-    """Objects with a record for each partition, each in an entry of its own; a record's value is its offset."""
+    """Upload objects with a record for each partition, each in its own entry; a record's value is its offset."""
     return [
         key
         for n in range(first, first + count)
@@ -35,10 +35,10 @@ def contents(cluster: ClusterHandles, topic: str = "events") -> list[list[int]]:
 
 
 class Watched(LocalWorkers[ClusterHandles]):
-    """Keeps the rounds that it did.
+    """Workers that record their rounds.
 
     Args:
-        before: called before each round with the number of those that are done.
+        before: called before each round with the number of rounds done.
     """
 
     def __init__(self, cluster: ClusterHandles, before: Callable[[int], None] = lambda rounds: None) -> None:
@@ -175,7 +175,7 @@ def test_a_run_that_is_killed_keeps_the_rounds_before() -> None:
 
 
 def aged(epochs: int) -> ClusterHandles:
-    """A cluster with an object for all partitions at each of so many epochs, the first of which is 3."""
+    """Create a cluster with one object for all partitions at each of `epochs` epochs, the first of which is 3."""
     a = a_cluster()
     for n in range(epochs):
         upload(a, 1, first=n)
@@ -184,7 +184,7 @@ def aged(epochs: int) -> ClusterHandles:
 
 
 def left(cluster: ClusterHandles) -> list[int]:
-    """The epochs of what is not in L1."""
+    """Return the epochs of the objects that are not in L1."""
     states = [cluster.journal(j).catch_up() for j in cluster.controller.snapshot().journals_in_use()]
     return sorted({o.epoch for s in states for t in s.topics.values() for o in t.objects})
 
@@ -317,7 +317,7 @@ def test_a_partition_whose_first_record_is_damaged_costs_no_l1_object() -> None:
 
 
 def test_a_topic_with_another_identity_is_named_and_skipped() -> None:
-    """After a restored controller log gave its revision a second time."""
+    """A restored controller log has assigned its revision a second time."""
     a = a_cluster(journals=1)
     upload(a, 2)
     a.journal(0).state.topics[1].topic_id = "of another life"
@@ -333,7 +333,7 @@ def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_i
     class Overtaken(LocalWorkers[ClusterHandles]):
         def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
             reconcile(another_process(a))
-            for key in keys:  # and a sweep was quick
+            for key in keys:  # a sweep has deleted them already
                 del store_of(a).objects[key]
             return super().flow(parts, *stages)
 

@@ -1,4 +1,4 @@
-"""An object that the store refuses, in whatever way, holds up its own partitions and nothing else."""
+"""An object that the store refuses, in any way, holds up its own partitions and nothing else."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ Way = Callable[[ClusterHandles, str], object]
 
 
 def refused(error: StoreError) -> Way:
-    """No read of the object gets anything else."""
+    """Return a way in which every read of the object fails with this error."""
 
     def way(cluster: ClusterHandles, key: str) -> None:
         store_of(cluster).fault = failing(error, "[gh]e[ta]*", key)
@@ -66,7 +66,7 @@ BY_NAME: dict[str, Way] = {
     "400 KMS.DisabledException": refused(RequestRefusedError("the key that encrypts it cannot be used")),
     "416": refused(RequestRefusedError("416 InvalidRange")),
 }
-"""The store would refuse the same request again."""
+"""Answers that the store would repeat for the same request."""
 AT_PRESENT: dict[str, Way] = {
     "500": refused(StoreError("500 InternalError")),
     "503 for good": refused(ThrottledError("the store asks to slow down")),
@@ -75,7 +75,7 @@ AT_PRESENT: dict[str, Way] = {
     "no answer": refused(StoreTimeoutError("no answer within 30 s")),
     "connection cut in the body": refused(StoreError("reading it failed")),
 }
-"""The object may come back, however long this lasts."""
+"""Answers after which the object may come back, however long they last."""
 DAMAGED: dict[str, Way] = {
     "404": lambda cluster, key: store_of(cluster).objects.pop(key),
     "body truncated": replaced(lambda body: body[:-1]),
@@ -103,7 +103,7 @@ def unanswered(request: pytest.FixtureRequest) -> Way:
 
 
 def uploaded(times: int = 1) -> tuple[ClusterHandles, list[str]]:
-    """A topic of four partitions, each with an object of its own, or more, and their keys."""
+    """Create a topic of four partitions with `times` objects for each; return the cluster and their keys."""
     cluster = topic_in_memory(PARTITIONS)
     keys = []
     for n in range(times):
@@ -231,7 +231,7 @@ def test_a_store_that_refuses_everything_ends_the_run_at_once(error: StoreError)
 
 
 def test_a_policy_that_denies_all_of_l0_ends_the_run_at_once() -> None:
-    """A hundred objects would otherwise be named one by one, as if each were damaged."""
+    """Otherwise a hundred objects would be named one by one, as if each were damaged."""
     cluster, _ = uploaded(25)
     other = another_process(cluster)
     denied = AccessDeniedError("check that they allow s3:GetObject")
@@ -273,7 +273,7 @@ def test_a_refused_object_of_a_log_holds_up_its_own_journal_alone(how: str, part
 
 
 def test_a_replica_that_is_bad_once_makes_nothing_a_hole() -> None:
-    """Hazard 34: what cannot be undone is not decided by one reading."""
+    """Hazard 34: one reading is not enough for a decision that cannot be undone."""
     cluster, keys = uploaded()
     body = store_of(cluster).objects[keys[BAD]].body
     for bad in (1, 2):

@@ -1,4 +1,4 @@
-"""What a merge writes is what its sources hold, whatever a bad replica gives while it reads them (hazard 34)."""
+"""A merge writes the records of its sources, even if a bad replica misreads them (hazard 34)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,9 @@ def test_what_never_matches_is_not_merged_and_stays() -> None:
 
 
 def test_pages_of_another_object_do_not_match_a_footer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their checksums are right, and their offsets, too: only the footer, which is sealed, has other times."""
+    """The other object's pages have valid checksums and the same offsets; only their times differ from the sealed
+    footer.
+    """
     monkeypatch.setattr(parquet, "_LEAST_TAIL", 8)
     cluster = topic_in_memory(2)
     for p in (0, 1):
@@ -65,7 +67,7 @@ def test_pages_of_another_object_do_not_match_a_footer(monkeypatch: pytest.Monke
     for p in (0, 1):
         (file,) = files(cluster, "events", p)
         wanted.append(WantedFile(l1_key(partition_of(cluster, "events", p), file), file, 0, 9))
-    assert wanted[0].file.bytes == wanted[1].file.bytes  # so that everything lies at the same places
+    assert wanted[0].file.bytes == wanted[1].file.bytes  # so all pages lie at the same places
     opened = open_l1(cluster.store, wanted[0], whole_bytes=0)
     get_ranges = store_of(cluster).get_ranges
 

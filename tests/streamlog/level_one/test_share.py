@@ -1,4 +1,4 @@
-"""Shared L1 objects: which partitions share one, and what a round writes then."""
+"""Shared L1 objects: which partitions share one, and which objects a round writes for them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_a_round_writes_one_object_for_many_partitions_and_reads_it_once() -> No
     assert sum(k.startswith("level_one/") for k in store.objects) == 2
     store.requests.clear()
     assert values(cluster) == wanted
-    assert store.requests["get"] <= 2 + 2  # and the ends of two logs
+    assert store.requests["get"] <= 2 + 2  # two objects, and the ends of two logs
     described = describe_topic(cluster, "events", 7)
     assert (described.l1_objects, described.dead_bytes, described.offsets[0].l1_objects) == (2, 0, 2)
 
@@ -106,7 +106,7 @@ def test_a_partition_is_read_from_few_bytes_of_its_shared_objects(monkeypatch: p
 
 
 def a_line(chance: random.Random, n: int) -> bytes:
-    """A record of 100 bytes, as l0gc's benchmarks have them."""
+    """Return a record of 100 bytes, like those of l0gc's benchmarks."""
     fields = {
         "id": n,
         "user": chance.randrange(10**6),
@@ -161,7 +161,7 @@ def test_a_growing_partition_gets_an_own_object_above_its_shared_rows(
     drain(cluster)
     rows = cluster.journal(0).catch_up().topic(topic.revision).l1_of(7)
     assert rows["base"].tolist() == [0, 2, 1002]
-    assert [bytes(name) for name in rows["name"][1:]] == before  # it is not rewritten
+    assert [bytes(name) for name in rows["name"][1:]] == before  # the own objects are not rewritten
     assert values(cluster) == wanted
 
 
@@ -208,7 +208,7 @@ def test_a_topic_that_gets_a_table_shares_nothing_and_is_drained() -> None:
 
 
 def test_what_executors_write_and_drain_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark pickles the stages, and what goes from one task to another."""
+    """Spark pickles the stages and the items that one task sends to another."""
 
     class Tasks(LocalWorkers[ClusterHandles]):
         cores, engine = 3, "spark"  # type: ignore[misc]

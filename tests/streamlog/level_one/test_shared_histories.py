@@ -1,7 +1,7 @@
 """Random histories of shared and own L1 objects, compared with a model: no record is lost, doubled or out of place.
 
-Uploads, reconciles, drains in pieces, merges, expiries, deletions of records, lost objects that are given up, vacuums, pins
-and new processes follow in any order. In the end the bucket holds exactly what the journals list.
+Uploads, reconciles, drains in pieces, merges, expiries, deletions of records, lost objects that are given up, vacuums,
+pins and new processes follow in any order. At the end the bucket holds exactly the L1 objects that the journals list.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RULE: Final = MergeRule(2000, 2)
 
 
 class History:
-    """A cluster, and what each partition must hold: its records from the log start on, None where one was given up."""
+    """A cluster and a model of each partition: its records from the first one on, None for one that was given up."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -90,7 +90,7 @@ class History:
         self.shared += sum(len(self.state(j).shared) for j in self.topic.journals)
 
     def commit_again(self) -> None:
-        """A commit that landed before, as Spark repeats a task whose reply was lost."""
+        """Repeat a commit that landed, as Spark repeats a task whose reply was lost."""
         if self.commits:
             r, written = self.chance.choice(self.commits[-4:])
             before = [len(self.state(j).all_rows()) for j in self.topic.journals]
@@ -100,7 +100,7 @@ class History:
     def merge(self) -> None:
         with mock.patch.object(merge_plan, "DRAINED_ROWS", self.chance.choice([1, 3, 100])):
             plan = plan_merge(self.cluster, rule=_RULE)
-            for drains in plan.drains.values():  # some pieces only, as when a run is killed
+            for drains in plan.drains.values():  # some pieces only, as if the run were killed
                 del drains[self.chance.randint(1, len(drains)) :]
             result = run_merge(self.cluster, plan, LocalWorkers(self.cluster))
         assert not result.errors
@@ -123,7 +123,7 @@ class History:
                 self.starts[p] = start
 
     def lose(self) -> None:
-        """An L0 object is lost, and what only it had is given up."""
+        """Lose an L0 object, and give up its records."""
         keys = sorted({o.key for j in self.topic.journals for o in self.state(j).objects})
         if not keys:
             return
@@ -137,7 +137,7 @@ class History:
         body = store_of(self.cluster).objects.pop(key)
         try:
             assert not give_up(self.cluster, "a test", objects=[key]).errors
-        except (UsageError, NotFoundError):  # other records come first
+        except (UsageError, NotFoundError):  # earlier records must be given up first
             store_of(self.cluster).objects[key] = body
             return
         for p, first, last in lost:
@@ -178,7 +178,7 @@ class History:
             assert found[p] == [(offset, value) for offset, value in kept if value is not None], p
 
     def finish(self) -> None:
-        """Everything in L1, nothing pinned, and all graces over: then there is exactly what the journals list."""
+        """Lift everything, end all pins and graces; the bucket must then hold exactly what the journals list."""
         for name in self.pins:
             self.cluster.controller.delete_pin(name)
         assert not reconcile(self.cluster).errors
@@ -199,7 +199,7 @@ class History:
 
 @contextmanager
 def small() -> Iterator[None]:
-    """Three partitions share objects of five, records of 800 bytes are many, and a drain is cut into pieces."""
+    """Let three partitions share an object of at most five, count 800 bytes as large, and cut a drain into pieces."""
     with ExitStack() as stack:
         for module, name, value in (
             (share, "LEAST_PARTITIONS", 3), (share, "SMALL_BYTES", 800), (merge_plan, "_DRAIN_BYTES", 150),

@@ -1,4 +1,4 @@
-"""Records in shared L1 objects: read by time, expired, given up between, pinned, typed, and committed again."""
+"""Records in shared L1 objects: read by time, expired, given up, pinned, typed and committed again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def read(cluster: ClusterHandles, options: Read) -> Values:
 
 
 def shared_keys(cluster: ClusterHandles) -> set[str]:
-    """The shared objects in the bucket."""
+    """Return the keys of the shared objects in the bucket."""
     return {key for key in store_of(cluster).objects if "/j0000/" in key and key.startswith("level_one/")}
 
 
@@ -102,7 +102,7 @@ def test_retention_by_size_counts_a_partitions_share_of_an_object() -> None:
 
 
 def fetched(cluster: ClusterHandles) -> list[str]:
-    """The L1 and L0 objects that a read of the whole topic fetches ranges of, once for each request."""
+    """Return the keys of the L1 and L0 objects that a read of the whole topic fetches, one for each request."""
     keys = list[str]()
     store_of(cluster).fault = lambda call: keys.append(call.key) if call.when == "before" else None
     values(cluster)
@@ -129,7 +129,7 @@ def test_a_shared_object_waits_for_own_objects_and_is_opened_once() -> None:
 
 
 def test_shared_objects_that_wait_for_one_another_are_read() -> None:
-    """A commit that is repeated lists rows that were refused before, behind those of the other object."""
+    """A repeated commit adds rows that were refused before, after those of the other object."""
     cluster, topic, _ = loaded(0, 2)
     put(cluster, "events", {0: [b"0"], 1: [b"0"]})
     put(cluster, "events", {0: [b"1"], 1: [b"1"]})
@@ -225,7 +225,9 @@ def test_a_drain_adds_typed_columns_and_counts_no_misfit_twice() -> None:
 
 
 def test_a_repeated_commit_compares_each_partition_of_a_shared_object() -> None:
-    """Another reconciler was first for some partitions. The others' rows land once, also if they have left since."""
+    """Another reconciler was first for some partitions. The other partitions' rows land once, even if they have left
+    since.
+    """
     cluster = memory_cluster()
     cluster.controller.create_topic("events", PARTITIONS, 1)
     batch = {p: [b"%d" % p] for p in range(PARTITIONS)}
@@ -240,6 +242,6 @@ def test_a_repeated_commit_compares_each_partition_of_a_shared_object() -> None:
     assert drain(cluster).drained == 90
     rows = state_of(cluster).all_rows()
     (done,) = begun.commit()
-    assert (done.lost, done.records) == (PARTITIONS, 0)  # that they landed is forgotten with the object
+    assert (done.lost, done.records) == (PARTITIONS, 0)  # the journal forgets with the object that its rows landed
     assert state_of(cluster).all_rows().tolist() == rows.tolist()
     assert values(cluster) == batch

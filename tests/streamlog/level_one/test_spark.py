@@ -1,4 +1,4 @@
-"""Reconciles and merges on Spark: several journals, rounds, damage, and tasks that are run a second time."""
+"""Reconciles and merges on Spark: several journals, rounds, damage, and tasks that run twice."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def cluster(store: S3Store) -> Iterator[ClusterHandles]:
 def test_a_flow_on_spark_gives_what_it_gives_in_this_process(
     one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig
 ) -> None:
-    """Through a shuffle of several tasks, with rows that are packed on the way and slices of larger batches."""
+    """The flow has a shuffle of several tasks, whose rows are packed in transit, and slices of larger batches."""
     numbers = pa.array(range(30), pa.int64())
     columns = [numbers.cast(pa.string()).cast(f.type) if pa.types.is_binary(f.type) else numbers for f in ROWS]
     batch = pa.RecordBatch.from_arrays(columns, schema=ROWS)
@@ -76,7 +76,7 @@ def test_a_flow_on_spark_gives_what_it_gives_in_this_process(
 
 
 def upload(cluster: ClusterHandles, count: int) -> list[str]:
-    """Objects with a large record and a small one for each partition; the large ones have blocks of their own."""
+    """Upload objects with large values and a small one for each partition; the large values fill separate blocks."""
     keys = []
     for n in range(count):
         values = [b"%d:%d" % (n, i) + VALUE for i in range(100)]
@@ -142,7 +142,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
     assert "does not match the checksum in the log; restore that object from a version; it holds events/3" in flipped
     lost = "does not exist; restore that object from a version; it holds events/"
     held = [e[e.index(lost) + len(lost) :].partition("; without a copy, give its records up: ") for e in gone]
-    assert [where for where, _, _ in held] == ["0, events/1", "2, events/3"]  # each journal reports its own
+    assert [where for where, _, _ in held] == ["0, events/1", "2, events/3"]  # each journal names its own partitions
     assert all(way_out.startswith("l0gc give-up --object level_zero/") for _, _, way_out in held)
     reader = ClusterHandles(cluster.store, Runtime(), cluster.parallel)
     for p in range(4):
@@ -159,7 +159,7 @@ def test_damage_is_named_and_everything_else_is_lifted(
 def test_repeated_tasks_lift_and_count_once(
     one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each kind of task fails at its end, the first time that it runs."""
+    """Each kind of task fails at the end of its first run."""
     upload(cluster, 3)
 
     def twice(name: str) -> None:
@@ -181,7 +181,7 @@ def test_repeated_tasks_lift_and_count_once(
     assert (result.records, result.l1_objects, result.lost, result.errors) == (3 * PARTITIONS * 101, PARTITIONS, 0, [])
     for p in range(PARTITIONS):
         assert lifted(cluster, "events", p) == expected([0, 1, 2])
-    assert named(cluster, "events") < l1_objects(cluster)  # what the dead writers left is for vacuum
+    assert named(cluster, "events") < l1_objects(cluster)  # vacuum deletes the objects of failed writers
 
 
 def test_what_fails_in_a_task_is_reported_as_what_it_is(
@@ -203,7 +203,7 @@ def test_what_fails_in_a_task_is_reported_as_what_it_is(
 
 
 def small_objects(cluster: ClusterHandles) -> None:
-    """Five L1 objects in each partition of `events`, one in the other topic."""
+    """Create five L1 objects in each partition of `events`, and one in the other topic."""
     upload(cluster, 5)
     put(cluster, "other", {0: [b"o"]})
     assert reconcile(cluster, round_bytes=1).l1_objects == 5 * PARTITIONS + 1
@@ -230,7 +230,7 @@ def test_executors_merge_what_small_objects_there_are(
 def test_a_repeated_merge_task_merges_and_loses_nothing(
     one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first journal's task fails after its commit, another's before it."""
+    """The first journal's task fails after its commit, and another task before its commit."""
     from l0gc.streamlog.level_one import merge as merges
     from l0gc.streamlog.level_one import rewrite as rewrites
     from l0gc.streamlog.level_one.rewrite import rewrite
@@ -263,7 +263,7 @@ def test_a_repeated_merge_task_merges_and_loses_nothing(
     for p in range(PARTITIONS):
         assert len(files(cluster, "events", p)) == 1
         assert lifted(cluster, "events", p) == expected([0, 1, 2, 3, 4])
-    assert named(cluster, "events") < l1_objects(cluster)  # what the dead task left is for vacuum
+    assert named(cluster, "events") < l1_objects(cluster)  # vacuum deletes the failed task's objects
 
 
 @pytest.mark.thorough

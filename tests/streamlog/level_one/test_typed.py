@@ -1,4 +1,4 @@
-"""Typed columns in L1: next to the bytes, by the schema's number, made anew by merges; and none without a schema."""
+"""Typed columns in L1: next to the bytes, with the schema's number, rebuilt by merges, and absent without a schema."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.merge import merge
 from tests.support.reconcile import begin, files, partition_of, put, reconcile
 
 TWO = MergeRule(fan_in=2)
-"""Merges any two objects."""
+"""A rule that merges any two objects."""
 FIRST = columns_of({"fields": [{"name": "id", "type": "int"}, {"name": "key", "type": "string"}]})
 SECOND = columns_of(
     {
@@ -53,7 +53,7 @@ def lift(cluster: ClusterHandles, *values: bytes, partition: int = 0) -> Any:
 
 
 def tables(cluster: ClusterHandles, partition: int = 0) -> list[tuple[int, pa.Table]]:
-    """The number of each L1 object's schema, and all its columns, as any reader of Parquet has them."""
+    """Return each L1 object's schema number and all its columns, as any Parquet reader finds them."""
     found = []
     for f in files(cluster, "events", partition):
         key = l1_key(partition_of(cluster, "events", partition), f)
@@ -85,7 +85,7 @@ def test_reconcile_puts_typed_columns_next_to_the_bytes() -> None:
 
 
 def misfits_of(cluster: ClusterHandles) -> int:
-    """What the state has of the topic, as another process reads it."""
+    """Return the topic's count of misfits, as another process reads it."""
     return describe_topic(another_process(cluster), "events").misfits
 
 

@@ -1,4 +1,4 @@
-"""Columns to L1: what continues is written, once, whatever the order in which it came; the rest is said."""
+"""Columns to L1: consecutive records are written once, in any order of arrival, and the rest is reported."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tests.support.reconcile import l1_records
 REVISION = 5
 TOPICS = {r: Topic(name, r, 1000, (2,), "id") for r, name in ((REVISION, "events"), (9, "other"))}
 Place = tuple[int, int]
-"""Partition and offset."""
+"""The partition and offset of a record."""
 
 
 def batch(*places: Place, revision: int = REVISION, journal: int = 2) -> pa.RecordBatch:
-    """Records whose values are their places."""
+    """Return records whose values are their places."""
     n = len(places)
     arrays = [
         columns.repeated(journal, n),
@@ -69,7 +69,7 @@ def written(store: MemoryStore, *arriving: Row, held_bytes: int = write.HELD_BYT
 
 
 def content(store: MemoryStore, w: WrittenL1) -> dict[tuple[int, int], list[int]]:
-    """The offsets of each (revision, partition) that are in L1, each record checked to be the one that belongs there."""
+    """Return the offsets in L1 of each (revision, partition), after a check of each record's value."""
     found: dict[tuple[int, int], list[int]] = {}
     for (journal, revision), rows in w.files.items():
         assert journal == 2
@@ -118,7 +118,7 @@ def test_records_of_two_topics_go_into_separate_objects() -> None:
 
 
 def test_what_is_sent_twice_is_written_once() -> None:
-    """As when Spark does a reader's task again, and it divides the same records otherwise."""
+    """Spark may run a reader's task again, and divide the same records differently."""
     store = MemoryStore()
     arriving = [batch(*span(0, 0, 4)), batch(*span(0, 0, 4)), batch(*span(0, 2, 7)), batch(*span(0, 3, 4))]
     w = written(store, *arriving)
@@ -142,8 +142,8 @@ def test_a_partition_is_lifted_up_to_the_damage(first: bool) -> None:
     damage = fault((0, 4), (2, 4))
     w = written(store, *([damage, *arriving] if first else [*arriving, damage]))
     assert content(store, w) == {(5, 0): [0, 1, 2, 3], (5, 1): [0, 1]}
-    assert w.faults == [damage]  # and nothing is said a second time
-    assert len(store.objects) == 2  # nothing is written of what cannot be committed
+    assert w.faults == [damage]  # the damage is reported once
+    assert len(store.objects) == 2  # records that cannot be committed are not written
 
 
 def test_damage_at_the_end_is_said_too() -> None:
@@ -182,7 +182,7 @@ def test_what_memory_does_not_hold_waits_on_disk(held_bytes: int) -> None:
 
 @pytest.mark.parametrize("group_bytes", [write._ROW_GROUP_BYTES, 1], ids=["in memory", "files"])
 def test_an_object_is_named_only_when_it_is_in_the_store(group_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hazard 9: they are uploaded while others are written, and all of them before the writer returns."""
+    """Hazard 9: objects are uploaded while others are written, and all of them before the writer returns."""
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", group_bytes)
     store = MemoryStore()
     w = written(store, *(batch((p, 0)) for p in range(60)))
@@ -260,7 +260,7 @@ PLACES = st.lists(
 def test_each_partition_gets_its_longest_run_from_the_first_record_on(
     spans: Sequence[tuple[int, int, int]], damaged: Sequence[Place], held_bytes: int, sharing: int
 ) -> None:
-    """Also if it shares an object with others."""
+    """This holds for partitions that share an object, too."""
     with mock.patch.object(share, "LEAST_PARTITIONS", sharing):
         _check_runs(spans, damaged, held_bytes)
 
