@@ -151,9 +151,7 @@ def test_a_whole_loop_gives_no_secret_away(weed: SeaweedFS, store: S3Store, tmp_
     assert not any("level_zero" in where for where in seen.found)  # the sweep deleted it
     assert any("level_one" in where for where in seen.found)
     ran = [data for where, data in seen.found.items() if where.startswith("/proc")]
-    assert (
-        any(b"SparkSubmit" in line for line in ran) == spark
-    )  # `doctor` asks a Java for its version with or without Spark
+    assert any(b"SparkSubmit" in line for line in ran) == spark  # `doctor` always asks Java for its version
     assert seen.places_of(weed.secret_key, weed.access_key, TOKEN, PASSWORD, *WRONG.values()) == []
 
 

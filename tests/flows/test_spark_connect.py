@@ -74,9 +74,7 @@ def test_a_client_of_spark_connect_reads_and_writes_batches_and_streams(
         assert cluster.lag(tmp_path / "cp").records_behind == 0
 
         cluster.upload("events", [b"c"])
-        assert (
-            client.read.format("l0gc").options(**place, topic="events").load().count() == 3
-        )  # the server keeps no state for it
+        assert client.read.format("l0gc").options(**place, topic="events").load().count() == 3  # nothing is cached
 
         with pytest.raises(Exception, match="option 'startoffsets' does not exist: did you mean 'startingOffsets'"):
             client.read.format("l0gc").options(**place, topic="events", startOffsets="1").load().collect()

@@ -1,7 +1,8 @@
-"""Kafka to l0gc and back: each record once and in order, whenever the bridge is killed, and no position of another time.
+"""Copies Kafka to l0gc and back: each record once and in order, whenever the bridge is killed, and no outdated position
+is followed.
 
-The broker is librdkafka's own, which has no ids of topics and whose topics cannot be made again. Where that matters it is
-Tansu, which in turn does not refuse an offset past the end.
+The broker is librdkafka's own, whose topics have no ids and cannot be recreated. Tests that need either use Tansu,
+which in turn does not refuse an offset past the end.
 """
 
 from __future__ import annotations
@@ -32,19 +33,19 @@ from l0gc.streamlog.journal import apply
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
-"""As many as that broker gives a topic."""
+"""The number of partitions that librdkafka's broker gives a topic."""
 Found = list[list[tuple[bytes | None, bytes | None, list[Any], int]]]
 
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records land at once."""
+    """Let records land at once."""
     monkeypatch.setattr(bridge, "WAIT_S", 0.2)
 
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> tuple[Producer, str]:
-    """A producer, and the addresses of the brokers that run in it."""
+    """Return a producer, and the addresses of the brokers that run in it."""
     monkeypatch.setattr(bridge, "topic_id", lambda admin, source: "none")
     producer = Producer({"bootstrap.servers": "in this process", "test.mock.num.brokers": 2, "log_level": 2})
     brokers = producer.list_topics(timeout=10).brokers.values()
@@ -53,8 +54,8 @@ def kafka(monkeypatch: pytest.MonkeyPatch) -> tuple[Producer, str]:
 
 @pytest.fixture
 def tansu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a broker with ids of topics, and a topic `clicks`."""
-    monkeypatch.setenv("HOME", str(tmp_path))  # where the program is unpacked
+    """Yield the address of a broker with ids of topics, which has a topic `clicks`."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # the program is unpacked there
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{s.getsockname()[1]}"
@@ -134,7 +135,9 @@ def test_records_go_to_l0gc_and_back_with_keys_headers_and_times(kafka: tuple[Pr
 def test_a_bridge_without_positions_resumes_at_its_committed_kafka_offsets(
     kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after 21 days; also those of a batch that landed before the bridge was killed, once it was started again."""
+    """This happens after 21 days. The offsets of a batch that landed before the bridge was killed are followed after
+    its restart, too.
+    """
     producer, servers = kafka
     produce(producer, 0, 100)
     with monkeypatch.context() as patch:
@@ -143,7 +146,7 @@ def test_a_bridge_without_positions_resumes_at_its_committed_kafka_offsets(
     bridge.to_l0gc(servers, "clicks", url, "events", lambda landed: True)
     monkeypatch.setattr(apply, "PRODUCER_EXPIRY_MS", 0)
     monkeypatch.setattr(apply, "_EXPIRY_STEP_MS", 0)
-    time.sleep(2.1)  # the log's time is right to two seconds, and only what is older than the tick is forgotten
+    time.sleep(2.1)  # the log's time is accurate to two seconds, and only what is older than the tick is forgotten
     with l0gc.open(url) as cluster:
         cluster.housekeep(barrier=True)
         (name,) = (p.name for p in cluster.producers.list().producers)
@@ -157,12 +160,12 @@ def test_a_bridge_without_positions_resumes_at_its_committed_kafka_offsets(
 def test_a_landed_position_is_followed_though_kafka_has_an_older_one(
     kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the bridge was killed between a batch's landing and its commit in Kafka."""
+    """This happens if the bridge is killed between a batch's landing and its commit in Kafka."""
     producer, servers = kafka
     committed = dict[int, int]()
 
     class Killed(Consumer):
-        """Its first run alone commits all that has landed."""
+        """Commits what landed only in its first run."""
 
         def commit(self, *args: Any, **more: Any) -> Any:
             if sum(committed.values()) < 100:
@@ -229,7 +232,7 @@ def test_bridge_headers_and_create_times_round_trip(kafka: tuple[Producer, str],
 
 
 def test_create_time_zero_and_foreign_headers_are_kept(kafka: tuple[Producer, str], url: str) -> None:
-    """librdkafka sends no time of 0: it takes it for now."""
+    """librdkafka does not send a time of 0, but the current time."""
     _, servers = kafka
     with l0gc.open(url) as cluster, cluster.producers.sender("events", "else") as sender:
         headers = (("kafka.null", None), ("kafka.timestamp", b"noon"))
@@ -241,7 +244,7 @@ def test_create_time_zero_and_foreign_headers_are_kept(kafka: tuple[Producer, st
 def test_partitions_that_kafkas_topic_gets_meanwhile_are_copied_from_their_first_record(
     kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That broker adds none, so the last two are hidden at first."""
+    """librdkafka's broker adds no partitions, so the last two are hidden at first."""
     producer, servers = kafka
     produce(producer, 0, 100)
     monkeypatch.setattr(bridge, "LOOK_S", 0.1)
@@ -331,7 +334,7 @@ def test_a_topic_that_kafka_does_not_have_is_an_error(
 
 
 def test_a_position_past_the_end_is_an_error_that_names_both(kafka: tuple[Producer, str], url: str) -> None:
-    """As after the topic was made again on a broker without ids of topics."""
+    """This happens if the topic is recreated on a broker without ids of topics."""
     producer, servers = kafka
     produce(producer, 0, 100)
     to_l0gc(servers, url, 100)
@@ -368,7 +371,7 @@ def test_a_recreated_kafka_topic_is_copied_only_on_request(tansu: str, url: str)
 def test_a_kafka_topic_recreated_during_a_read_ends_the_bridge(
     tansu: str, url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has as many records again by the time of the next request, so no position is past the end."""
+    """The new topic has as many records by the time of the next request, so no position is past the end."""
     producer = Producer({"bootstrap.servers": tansu, "log_level": 2})
     produce(producer, 0, 60)
 
@@ -389,7 +392,7 @@ def test_a_kafka_topic_recreated_during_a_read_ends_the_bridge(
 def test_positions_in_kafka_are_those_of_one_topic_of_one_cluster(
     kafka: tuple[Producer, str], url: str, what: str
 ) -> None:
-    """Another cluster, or a topic that was made again, has its own consumer group."""
+    """Another cluster, or a recreated topic, has its own consumer group."""
     producer, servers = kafka
     produce(producer, 0, 100)
     to_l0gc(servers, url, 100)
@@ -410,7 +413,7 @@ def test_positions_in_kafka_are_those_of_one_topic_of_one_cluster(
 def test_records_without_any_position_are_not_copied_twice(
     kafka: tuple[Producer, str], url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bridge that was down for weeks: l0gc keeps positions for 21 days, and Kafka for 7."""
+    """A bridge that was down for weeks has no position: l0gc keeps positions for 21 days, and Kafka for 7."""
     producer, servers = kafka
     produce(producer, 0, 100)
     to_l0gc(servers, url, 100)

@@ -1,4 +1,4 @@
-"""A topic with a table, in memory and in a catalog in SQLite."""
+"""Fixtures of a topic with a table, in memory and in a catalog in SQLite."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.tables import configure, lift, sql_catalog, sync, with_table
 def documented_catalog(
     bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> StoreConfig:
-    """A bucket, and the catalog in SQLite that docs/work/tables.md configures for it, with the server's keys."""
+    """Return a bucket, for which docs/work/tables.md configures a catalog in SQLite, with the server's keys."""
     parts = (
         found("docs/work/tables.md", begins).text for begins in ("catalog:\n  lake:\n    type: sql", "    s3.endpoint")
     )
@@ -31,7 +31,7 @@ def documented_catalog(
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
-    """A cluster with a table of `events`, which has been synced once."""
+    """Create a cluster with a table of `events`, which has been synced once."""
     sql_catalog(monkeypatch, tmp_path)
     made = topic_in_memory(2, 1)
     with_table(made)

@@ -1,6 +1,6 @@
-"""A table that is synced each minute, with a merge each hour: `python -m tests.integrations.iceberg.minutes 10000`.
+"""Syncs a table each minute, with a merge each hour: `python -m tests.integrations.iceberg.minutes 10000`.
 
-The journal's log has the entries of real reconciles and merges, whose objects nobody writes: a sync opens none.
+The journal's log has the entries of real reconciles and merges, but their objects do not exist: a sync opens none.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.support.tables import DAY_MS, assert_named, sql_catalog, table, with_
 
 MINUTE_MS = 60_000
 MERGED = 60
-"""So many objects become one."""
+"""The number of objects that a merge replaces by one."""
 
 
 class Left(NamedTuple):
-    """What there is after so many syncs; `seconds` are the median and the longest of the last hundred."""
+    """What is left after the syncs; `seconds` are the median and the longest of the last hundred."""
 
     snapshots: int
     metadata_bytes: int

@@ -1,4 +1,6 @@
-"""What a sync leaves behind has an end: pins of commits that nobody knows about, and metadata files that nothing names."""
+"""Everything that a sync leaves behind is removed in the end: pins of lost commits, and metadata files that nothing
+names.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ def pins_that_nothing_names(cluster: ClusterHandles) -> set[str]:
 def fails(
     cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch, commits: Callable[[Commit], Commit], minutes: int = 7 * 60
 ) -> Exception:
-    """A sync that takes a new pin, and whose commit is replaced, fails with this."""
+    """Run a sync that takes a new pin, with its commit replaced, and return its failure."""
     store_of(cluster).clock.ms += minutes * 60_000
     lift(cluster)
     with monkeypatch.context() as patch:
@@ -82,7 +84,7 @@ def test_the_next_commit_ends_the_pins_of_commits_that_nobody_knows_about(
 def test_a_catalog_refusing_commits_does_not_accumulate_pins(
     cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each try takes a pin, and a thousand of them are the most that a cluster has (hazard 32)."""
+    """Each try takes a pin, and a cluster can have at most a thousand (hazard 32)."""
     for n in range(12):
         failure = fails(cluster, monkeypatch, before, minutes=20 if n else 7 * 60)
         assert isinstance(failure, AmbiguousWriteError)
@@ -116,7 +118,7 @@ def test_the_next_sync_finds_a_late_commit(cluster: ClusterHandles, monkeypatch:
 
 @contextmanager
 def meanwhile(method: str, does: Callable[[], object]) -> Iterator[None]:
-    """Before the next call of the catalog's method something else happens."""
+    """Do something before the next call of the catalog's method."""
     real, left = getattr(SqlCatalog, method), [does]
 
     def late(*arguments: Any) -> Any:
@@ -139,7 +141,7 @@ def head_pin(cluster: ClusterHandles) -> str:
 
 
 def test_a_sync_does_not_end_another_syncs_pin(cluster: ClusterHandles) -> None:
-    """That one has nothing new to commit, ends an old snapshot, and so does not get in the way of the other's commit."""
+    """One sync has nothing new to commit and ends an old snapshot, so it does not disturb the other's commit."""
     lift(cluster)
     sync(cluster, keep_ms=HOUR_MS)
     store_of(cluster).clock.ms += HOUR_MS
@@ -174,7 +176,7 @@ def test_a_sync_whose_pin_is_deleted_before_its_commit_takes_another(cluster: Cl
 
 
 def test_the_snapshot_of_a_sync_that_ended_while_another_began_stays(cluster: ClusterHandles) -> None:
-    """The other one has read the pins before it loads the table, which names a new one."""
+    """The other sync has read the pins before it loads the table, which names a new one."""
     other = another_process(cluster)
     store_of(cluster).clock.ms += 7 * HOUR_MS
     lift(cluster)
@@ -234,7 +236,7 @@ def folder_of(cluster: ClusterHandles) -> Path:
 
 
 def dated(folder: Path, ms: int) -> None:
-    """Have everything in a folder be of that time."""
+    """Set the time of everything in a folder."""
     for file in folder.rglob("*"):
         os.utime(file, (ms / 1000, ms / 1000))
 
@@ -247,7 +249,7 @@ def known_files(cluster: ClusterHandles) -> set[str]:
 def test_the_metadata_of_another_commit_stays_whatever_the_warehouses_clock_says(
     cluster: ClusterHandles, ahead_days: int
 ) -> None:
-    """By the bucket's clock a file that was written just now may be days old, or of the day after tomorrow."""
+    """By the bucket's clock, a new file can be days old, or dated the day after tomorrow."""
     store_of(cluster).clock.ms = int(time.time() * 1000) + ahead_days * DAY_MS
     other, real, left = another_process(cluster), SqlCatalog.commit_table, [True]
 
@@ -286,7 +288,7 @@ def test_unreferenced_metadata_files_end_after_a_day(cluster: ClusterHandles, mo
     (folder / "snap-1-0-x.avro" / "snap-1-0-x.avro").touch()
     (folder.parent / "snap-1-0-x.avro").touch()
 
-    for hours in (1, 22):  # the orphans may be those of a sync that runs
+    for hours in (1, 22):  # the orphans could belong to a running sync
         clock.ms += hours * HOUR_MS
         merge(cluster)
         lift(cluster)

@@ -29,7 +29,7 @@ def test_every_engine_reads_what_read_gives(documented_catalog: StoreConfig, wee
         for n in range(4):
             cluster.upload("events", [b'{"user":"ann","n":%d}' % n, b'{"user":"bob"}'] * 20, key_field="user")
             cluster.upload("events", [b'{"user":"cid"}'] * 3)
-            if n == 1:  # other objects have none of the two columns
+            if n == 1:  # other objects lack both columns
                 with cluster.producers.sender("events", "another system") as sender:
                     sender.send(
                         [Record(b'{"user":"dan"}', None, (("a", b"1"), ("a", None)), 1_700_000_000_005, partition=0)],

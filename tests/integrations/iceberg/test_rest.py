@@ -1,4 +1,4 @@
-"""A table in a REST catalog: that of `weed`, on a server, with all that a table goes through."""
+"""A table in the REST catalog of `weed`, on a server, through its whole life."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMES = ["partition", "offset", "timestamp", "key", "value"]
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedFS]:
-    """A server whose catalog PyIceberg knows as `lake`, and which the environment names."""
+    """Yield a server whose catalog PyIceberg knows as `lake`, and which the environment names."""
     with SeaweedFS(warehouse="lakehouse") as weed:
         for key, value in weed.environment().items():
             monkeypatch.setenv(key, value)
@@ -46,7 +46,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SeaweedF
 
 
 def lifted(cluster: Cluster, n: int) -> None:
-    """More records, in one L1 object of each partition."""
+    """Lift more records, in one L1 object of each partition."""
     cluster.upload("events", [b'{"user":"ann","n":%d}' % n, b'{"user":"bob"}'] * 15, key_field="user")
     cluster.reconcile()
 
@@ -57,7 +57,7 @@ def synced(cluster: Cluster, **settings: Any) -> TableSynced:
 
 
 def vacuumed(cluster: Cluster) -> None:
-    """A vacuum without any grace."""
+    """Vacuum without grace."""
     cluster.advance_epoch()
     cluster.housekeep(barrier=True)
     for _ in range(3):
@@ -75,7 +75,7 @@ def read_of(found: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def loaded(weed: SeaweedFS) -> Table:
-    """The table as a reader loads it, who has nothing of l0gc's."""
+    """Return the table as a reader without l0gc loads it."""
     return load_catalog("lake", **access(weed)).load_table("l0gc.events")
 
 

@@ -1,4 +1,6 @@
-"""Tables of topics whose partitions share L1 objects: these are drained, and a table lacks no records between others."""
+"""Tables of topics whose partitions share L1 objects: shared objects are drained, and a table never lacks records
+between others.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ PARTITIONS = 100
 
 @pytest.fixture
 def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
-    """A topic with two shared objects, each with two records of each partition."""
+    """Create a topic with two shared objects, each with two records of each partition."""
     sql_catalog(monkeypatch, tmp_path)
     return loaded(2, PARTITIONS)[0]
 
 
 def offsets(cluster: ClusterHandles) -> dict[int, list[tuple[int, int]]]:
-    """The first and the last offset of each object that the table names, of each partition."""
+    """Return by partition the first and the last offset of each object that the table names."""
     found: dict[int, list[tuple[int, int]]] = {}
     for key in map(parse_level_one, names(cluster)):
         assert key is not None

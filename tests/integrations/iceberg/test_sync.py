@@ -74,7 +74,7 @@ def test_vacuum_keeps_objects_of_kept_snapshots(cluster: ClusterHandles) -> None
 
 
 def test_only_a_pin_with_a_full_lifetime_is_fresh() -> None:
-    """Another sync may have made it for snapshots that are kept for a shorter time."""
+    """Another sync may have created the pin for snapshots that are kept for a shorter time."""
     note = plan.SnapshotNote("c", "memory:/", 1, {}, 0, "pin", 0, 0)
     pin = Pin("pin", 1, 1, 0, plan.pin_ms(DAY_MS), level_one=True, why="", ends=[])
     assert plan.is_fresh(note, {"pin": pin}, 1, DAY_MS)
@@ -84,7 +84,7 @@ def test_only_a_pin_with_a_full_lifetime_is_fresh() -> None:
 
 @pytest.mark.parametrize("keep_ms", [0, HOUR_MS, DAY_MS, 100 * DAY_MS])
 def test_a_pin_outlives_the_last_snapshot_that_names_it(keep_ms: int) -> None:
-    """That one took it while it was fresh, was replaced by the next sync, and is kept from then on."""
+    """The snapshot took the pin while it was fresh, was replaced by the next sync, and is kept from then on."""
     note, life_ms = plan.SnapshotNote("c", "memory:/", 1, {}, 0, "pin", 0, 0), plan.pin_ms(keep_ms)
     pin = Pin("pin", 1, 1, 0, life_ms, level_one=True, why="", ends=[])
     last_ms = life_ms - keep_ms - UNSYNCED_MS
@@ -110,7 +110,7 @@ def test_a_snapshot_with_a_tag_does_not_end(cluster: ClusterHandles) -> None:
 
 
 def test_a_snapshot_is_followed_by_the_first_that_took_its_place() -> None:
-    """Two syncs, or a rollback and a sync, may leave it with several."""
+    """Two syncs, or a rollback and a sync, can leave a snapshot with several successors."""
     times_ms = {1: 0, 2: 100, 3: 5000}
     notes = {at: plan.SnapshotNote("c", "memory:/", 1, {}, time_ms, "pin", 0, 0) for at, time_ms in times_ms.items()}
     for order in ((1, 2, 3), (3, 2, 1)):
@@ -240,7 +240,7 @@ def test_only_manifests_of_affected_ages_are_rewritten(
 
 
 def test_syncs_in_one_epoch_name_each_object_once(cluster: ClusterHandles) -> None:
-    """Then the epochs of objects do not show which of them a snapshot has."""
+    """In this case the epochs of objects do not show which of them a snapshot has."""
     for n in range(3):
         put(cluster, "events", {1 - n % 2: [b"%d" % n]})
         reconcile(cluster)
@@ -286,7 +286,7 @@ def test_fifty_rounds_leave_a_bounded_number_of_everything(cluster: ClusterHandl
 
 
 class Dying:
-    """Counts what goes to the catalog and the warehouse, and ends the run before or after the `last` of it."""
+    """Counts the calls to the catalog and the warehouse, and ends the run before or after the `last` of them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int, when: str) -> None:
         self.seen, self._last, self._when = 0, last, when
@@ -358,7 +358,7 @@ def test_of_two_at_once_one_decides_anew(cluster: ClusterHandles, monkeypatch: p
 def test_a_manifest_that_is_read_badly_is_not_written_on(
     what: str, cluster: ClusterHandles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Avro has no checksum, and what a sync reads of a manifest goes into the next one (hazard 34)."""
+    """Avro has no checksum, and a sync copies what it reads of a manifest into the next one (hazard 34)."""
     lift(cluster, 3)
     sync(cluster)
     merge(cluster)
@@ -419,7 +419,7 @@ def test_a_table_of_another_owner_or_earlier_topic_is_refused(
 
 
 def copied(cluster: ClusterHandles) -> ClusterHandles:
-    """A restored copy of the cluster, in another bucket, with the same catalog in its configuration."""
+    """Return a restored copy of the cluster, in another bucket, with the same catalog in its configuration."""
     store = store_of(cluster)
     other = MemoryStore(store.clock)
     other.url = "memory:copy/"
@@ -466,7 +466,7 @@ def test_two_clusters_do_not_share_a_table_of_one_name(cluster: ClusterHandles) 
 
 
 def test_a_table_of_a_regrown_journal_is_refused(cluster: ClusterHandles) -> None:
-    """Also where nothing that is published shows it."""
+    """The table is refused even if nothing published shows that the journal was set back."""
     before = copy_of(store_of(cluster), JOURNALS)
     lift(cluster)
     sync(cluster)
@@ -481,7 +481,7 @@ def test_a_table_of_a_regrown_journal_is_refused(cluster: ClusterHandles) -> Non
 
 
 def point(cluster: ClusterHandles, metadata_location: str) -> None:
-    """Somebody with rights on the catalog alone has the table's entry name this file."""
+    """Let the table's entry name this file, as a user with rights on the catalog alone could."""
     engine = table(cluster).catalog.engine  # type: ignore[attr-defined]  # SQLite's
     with engine.begin() as sql:
         sql.exec_driver_sql(

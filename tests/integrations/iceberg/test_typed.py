@@ -1,4 +1,4 @@
-"""A topic's table has its typed columns, by the ids of L1 objects, as engines that nobody here wrote read them."""
+"""A topic's table has its typed columns, by the ids of L1 objects; engines of other projects read them."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_filters_skip_objects_by_bounds_and_null_counts(cluster: ClusterHandles)
     sync(cluster)
     first = ("i < -3", "x >= 2", "d = '2024-01-04'", "t > '2024-01-03T12:00:00'", "z = '2024-01-04T00:00:00+00:00'")
     filters = (*first, "c < -4", "value_error IS NOT NULL", "i IS NULL")
-    untyped = 2  # objects of which nothing is known
+    untyped = 2  # objects without statistics
     assert [_planned(cluster, f) - untyped for f in filters] == [1] * 7 + [5]
     assert [_planned(cluster, f) - untyped for f in ("w = 'b'", "w = 'a'", "s.n > 3")] == [0, 4, 1]
     before = {*store_of(cluster).objects}
@@ -99,7 +99,7 @@ def test_filters_skip_objects_by_bounds_and_null_counts(cluster: ClusterHandles)
     reconcile(cluster)
     (key,) = (k for k in store_of(cluster).objects if k.startswith("level_one/") and k not in before)
     store_of(cluster).objects[key].body = bytes(len(store_of(cluster).objects[key].body))
-    sync(cluster)  # with a footer that cannot be read, it is in every plan
+    sync(cluster)  # an object with an unreadable footer is in every plan
     assert _planned(cluster, "i > 100") == untyped + 1
 
 
@@ -135,7 +135,7 @@ def test_bounds_of_texts_are_short_and_never_within_the_texts(
 
 
 def test_bounds_and_nulls_of_a_replaced_column_are_not_the_new_ones(cluster: ClusterHandles) -> None:
-    """Both are stored in four bytes under the same name; a dropped column is in older objects, too."""
+    """Both are stored in four bytes under the same name; older objects also have a dropped column."""
     fields = [{"name": "n", "type": "int"}, {"name": "gone", "type": "string"}]
     cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": fields}))
     put(cluster, "events", {0: [b'{"n": 7, "gone": "x"}']})
@@ -164,7 +164,7 @@ def test_every_plan_includes_an_object_of_a_newer_schema(
 
 
 def _planned(cluster: ClusterHandles, wanted: str) -> int:
-    """How many objects a query with this filter reads."""
+    """Return how many objects a query with this filter reads."""
     return len([*table(cluster).scan(row_filter=wanted).plan_files()])
 
 
@@ -230,7 +230,7 @@ def test_gc_alone_brings_older_records_into_the_table_typed(documented_catalog: 
 
 
 def _filtered(weed: SeaweedFS, wanted: str) -> tuple[int, int]:
-    """How many records the filter finds, in PyIceberg and in DuckDB, and how many objects it may be in."""
+    """Return how many records the filter finds, in PyIceberg and in DuckDB, and how many objects may contain them."""
     there = load_catalog("lake").load_table("l0gc.events")
     scan = there.scan(row_filter=wanted)
     found = a_duckdb(weed).sql(f"SELECT * FROM iceberg_scan('{there.metadata_location}') WHERE {wanted}")
@@ -239,7 +239,7 @@ def _filtered(weed: SeaweedFS, wanted: str) -> tuple[int, int]:
 
 
 def _by_engines(weed: SeaweedFS) -> list[tuple[Any, ...]]:
-    """The typed columns of all records, which PyIceberg, Polars and DuckDB give alike."""
+    """Return the typed columns of all records, in which PyIceberg, Polars and DuckDB agree."""
     there = load_catalog("lake").load_table("l0gc.events")
     duck = a_duckdb(weed).sql(f"SELECT * FROM iceberg_scan('{there.metadata_location}')").pl()
     by_pyiceberg, *others = (
@@ -264,7 +264,7 @@ def _rows(rows: pl.DataFrame) -> list[tuple[Any, ...]]:
 
 
 def test_a_restored_controller_log_swaps_no_columns_of_a_table(cluster: ClusterHandles) -> None:
-    """Objects of the lost schema stay in the table, and none of their columns is taken for another one."""
+    """Objects of the lost schema stay in the table, and none of their columns is mistaken for another."""
     store = store_of(cluster)
     cluster.controller.alter_topic("events", NOT_GIVEN, columns_of({"fields": [{"name": "id", "type": "int"}]}))
     copy = copy_of(store, CONTROLLER_LOG)

@@ -1,4 +1,4 @@
-"""The digest of a batch's rows: the same for the same rows, however they are cut, and another for any others."""
+"""The digest of a batch's rows is the same for the same rows, however they are cut, and differs for any others."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def test_part_digests_add_up_in_any_order_and_cut() -> None:
         [(b"ac", b"k"), (b"cd", None)],
         [(b"ab", b"l"), (b"cd", None)],
         [(b"ab", b"k"), (b"cd", b"")],
-        [(b"ab", None), (b"cd", b"k")],  # keys change places
+        [(b"ab", None), (b"cd", b"k")],  # the keys are swapped
         [(b"abk", b""), (b"cd", None)],
         [(b"ab\0", b"k"), (b"cd", None)],
-        [(b"ad", b"k"), (b"cb", None)],  # as many of each byte
+        [(b"ad", b"k"), (b"cb", None)],  # the same number of each byte
         [(b"ab", b"k"), (b"ab", b"k")],
         [(b"ab", b"k")],
     ],

@@ -1,4 +1,4 @@
-"""Headers and create times through the sink and the source: they come out as they went in, and count as the rows' own."""
+"""Headers and create times pass unchanged through the sink and the source, and belong to the rows' identity."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS: Rows = {
     "headers": [HEADERS, None, [], HEADERS[1:2]],
 }
 DIGEST = 9982803304630018122
-"""Of the rows below, in a version that knew neither."""
+"""The digest of the rows below, in a version that supported neither headers nor create times."""
 EXPECTED: list[tuple[int | None, Headers]] = [
     (TIME_MS, (("a", b"1"), ("a", None), ("é", b"\xff"))),
     (None, ()),
@@ -108,7 +108,7 @@ def test_a_row_with_an_unstorable_header_or_time_stops_its_task(changed: Rows, m
 
 
 def test_headers_in_arrows_large_types_are_the_same_headers() -> None:
-    """`spark.sql.execution.arrow.useLargeVarTypes` has Spark send them."""
+    """Spark sends these types with `spark.sql.execution.arrow.useLargeVarTypes`."""
     pair = pa.struct([pa.field("key", pa.large_string()), pa.field("value", pa.large_binary())])
     found = as_headers(pa.array([HEADERS, None], pa.list_(pair)))
     assert found.equals(as_headers(pa.array([HEADERS, None], headers_column([]).type)))
@@ -141,7 +141,7 @@ def digest(times: list[int] | None, headers: list[Headers] | None) -> int:
 
 
 def test_the_digest_of_rows_without_them_is_that_of_an_older_version() -> None:
-    """Which has it in the journal, and a replay after an upgrade must be recognised."""
+    """The older version stored its digest in the journal, and a replay after an upgrade must be recognised."""
     assert digest(None, None) == digest([NO_TIME] * 4, [()] * 4) == DIGEST
 
 

@@ -22,7 +22,9 @@ from tests.support.spark_source import URL, Row, data_source, on, read, stream_r
 
 
 def timed(in_l1: bool = False) -> tuple[ClusterHandles, list[int]]:
-    """Two partitions with a record each at three moments, and the second one with another; and the moments."""
+    """Create two partitions with a record each at three times, and the second with one at a fourth; return these times,
+    too.
+    """
     cluster = topic_in_memory(2)
     for n in range(4):
         put(cluster, "events", {p: [b"%d:%d" % (p, n)] for p in range(2) if n < 3 or p == 1})
@@ -34,7 +36,7 @@ def timed(in_l1: bool = False) -> tuple[ClusterHandles, list[int]]:
 
 
 def found(cluster: ClusterHandles, **options: str) -> dict[int, list[int]]:
-    """The offsets of each partition that a batch reads."""
+    """Return the offsets of each partition that a batch reads."""
     rows: list[Row] = read(cluster, topic="events", **options)
     return {p: sorted(offset for at, offset, _ in rows if at == p) for p in range(2)}
 
@@ -52,7 +54,7 @@ def test_timestamps_by_partition_say_where_each_begins_and_ends(in_l1: bool) -> 
 
 @pytest.mark.parametrize("in_l1", [False, True])
 def test_a_start_time_finds_records_of_idle_senders(in_l1: bool) -> None:
-    """A record's time is that at which it was sent, to 2 s, and not that of the last reply before."""
+    """A record's time is the time at which it was sent, to 2 s, and not that of the last reply before it."""
     cluster, sent = topic_in_memory(2), []
     for n in range(4):
         store_of(cluster).clock.ms += 4_500
@@ -80,7 +82,7 @@ def test_a_start_after_the_last_record_is_an_error_by_default(option: str) -> No
             stream_reader(topic="events", **{option: start}).initialOffset()
         begun = stream_reader(topic="events", **latest).initialOffset()["events"]
         assert {"0": 3, "1": 3}.items() <= begun.items()
-        # a partition that is not read has nothing to match
+        # a partition that is not read needs no match
         assert (
             stream_reader(assign='{"events":[1]}', startingTimestamp=str(times[3])).initialOffset()["events"]["1"] == 3
         )
@@ -177,7 +179,7 @@ def test_every_call_reports_wrong_stream_options() -> None:
 
 
 class Clock:
-    """Seconds, as a test sets them."""
+    """A clock in seconds, which a test sets."""
 
     now = 0.0
 
@@ -209,7 +211,7 @@ def test_a_micro_batch_waits_for_enough_records_or_for_the_delay() -> None:
 
 @pytest.mark.parametrize("url", [None, URL])
 def test_a_catalog_table_has_the_columns_but_no_options(monkeypatch: pytest.MonkeyPatch, url: str | None) -> None:
-    """A table's reader gets no option but those that a query names with WITH, though a variable may name the cluster."""
+    """A table's reader gets only the options that a query gives by WITH, even if a variable names the cluster."""
     if url is not None:
         monkeypatch.setenv("L0GC_URL", url)
     created, value = {"provider": "l0gc", "owner": "a"}, StructType([SCHEMA["value"]])
@@ -224,7 +226,7 @@ def test_a_catalog_table_has_the_columns_but_no_options(monkeypatch: pytest.Monk
 
 
 def test_the_largest_long_is_no_limit() -> None:
-    """Spark's own programs give it where they want all."""
+    """Spark's own programs pass it to read everything."""
     place = {"url": URL, "topic": "events"}
     assert read_options(place | {"maxOffsetsPerTrigger": str(2**63 - 1)}, streaming=True).max_offsets == MAX_OFFSET
     with pytest.raises(UsageError, match="must be a whole number from 1 to 9223372036854775807"):

@@ -1,4 +1,4 @@
-"""The table of docs/work/spark.md on what Spark's Kafka connector has: for each row of it a check here, and no other."""
+"""Checks each row of docs/work/spark.md's table on Spark's Kafka connector, and nothing else."""
 
 from __future__ import annotations
 

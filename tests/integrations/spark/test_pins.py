@@ -23,7 +23,7 @@ from tests.support.wrong_dates import DAY_MS
 
 @pytest.fixture
 def cluster() -> ClusterHandles:
-    """Records in L1, and others that are not."""
+    """Create a cluster with records in L1, and others only in L0."""
     cluster = topic_in_memory(2, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b"]})
     reconcile(cluster)
@@ -35,7 +35,7 @@ ROWS = [(0, 0, b"a"), (0, 1, b"c"), (1, 0, b"b"), (1, 1, b"d")]
 
 
 def goes_away(cluster: ClusterHandles) -> None:
-    """All that is there is reconciled, deleted, and gone if nothing keeps it; logs are truncated."""
+    """Reconcile and delete all records and their topic, vacuum whatever no pin keeps, and truncate logs."""
     other = another_process(cluster, seed=7)
     reconcile(other)
     for partition in (0, 1):
@@ -53,7 +53,7 @@ def watermark(cluster: ClusterHandles) -> int:
 
 
 def later(cluster: ClusterHandles) -> None:
-    """The logs are truncated and what was dropped is purged, if nothing keeps it."""
+    """Truncate the logs, and purge what was dropped and no pin keeps."""
     other = another_process(cluster, seed=9)
     for _ in range(4):
         store_of(cluster).clock.ms += 20 * 60_000
@@ -65,7 +65,7 @@ def later(cluster: ClusterHandles) -> None:
 def test_a_pinned_frame_reads_the_same_until_its_pin_ends(
     cluster: ClusterHandles,
 ) -> None:
-    """Also its topic: what is read is planned as of the pin, however late."""
+    """The topic, too, stays readable: a read is planned as of the pin, however late."""
     pin = create_pin(cluster, "audit", 7 * DAY_MS)
     with on(cluster):
         goes_away(cluster)

@@ -1,4 +1,4 @@
-"""Tasks: together they read exactly the ranges that were planned, in order, and none reads much more than another."""
+"""Tasks together read exactly the planned ranges, in order, and none reads much more than another."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ TOPIC: Topic = topic_in_memory(8).controller.snapshot().topic("events")
 
 
 def part(ranges: list[tuple[int, int, float]], cuts: dict[int, list[tuple[int, float]]] | None = None) -> Part:
-    """Of partition after partition where its range begins and ends, and what it weighs."""
+    """Return a part from each partition's first offset, end and weight."""
     starts, ends, weights = (np.array(c) for c in zip(*ranges, strict=True))
     return Part(TOPIC, PartitionRange(2, 5, len(ranges)), starts, ends, weights.astype(float), False, cuts or {})
 
 
 def read_by(slices: list[Slice]) -> list[tuple[int, int]]:
-    """Partition and offset of every record, in the order of the tasks."""
+    """Return partition and offset of every record, in the order of the tasks."""
     return [
         (int(r["partition"]), o) for s in slices for r in s.ranges() for o in range(int(r["base"]), int(r["last"]) + 1)
     ]

@@ -1,4 +1,4 @@
-"""What a query does not need is not fetched: the bytes of L0 and L1 objects that are requested, counted at the store."""
+"""A query fetches only what it needs: the store counts the requested bytes of L0 and L1 objects."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, on, read, table
 
 ROOM = 1.02
-"""By how much more may be fetched than is needed."""
+"""The factor by which more may be fetched than is needed."""
 
 
 class CountingStore(MemoryStore):
-    """Counts the bytes of L0 and L1 objects that it gives."""
+    """Counts the bytes of L0 and L1 objects that it returns."""
 
     given = 0
 
@@ -34,7 +34,7 @@ def counting(partitions: int) -> tuple[ClusterHandles, CountingStore]:
 
 
 def records(seed: int, count: int, size: int) -> list[bytes]:
-    """Records that do not compress."""
+    """Return records that do not compress."""
     chance = random.Random(seed)
     return [chance.randbytes(size) for _ in range(count)]
 
@@ -45,7 +45,7 @@ def test_one_partition_of_1024_fetches_its_l1_objects_and_its_blocks() -> None:
         put(cluster, "events", {p: records(p + n, 6, 500) for p in range(1024)})
         if n < 2:
             reconcile(cluster)
-        if n == 0:  # then the partitions have L1 objects of their own, below the rows of a shared one
+        if n == 0:  # so that partitions have their own L1 objects, below the rows of a shared one
             store.clock.ms += 24 * 60 * 60 * 1000
             merge(cluster)
     topic = cluster.controller.snapshot().topic("events")

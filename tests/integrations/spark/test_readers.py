@@ -1,4 +1,4 @@
-"""A batch of `format("l0gc")`: each record once, whatever happens to the objects between the plan and the read."""
+"""A batch of `format("l0gc")` reads each record once, whatever happens to the objects between the plan and the read."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def values(partition: int, first: int, end: int) -> list[bytes]:
 
 
 def filled(partitions: int = 3, journals: int = 1, in_l1: int = 20, in_l0: int = 20) -> ClusterHandles:
-    """Each partition has so many records in L1, and so many above them."""
+    """Create a cluster whose partitions each have `in_l1` records in L1, and `in_l0` records after them."""
     cluster = topic_in_memory(partitions, journals)
     for first, end in [(0, in_l1 // 2), (in_l1 // 2, in_l1)]:
         if end > first:
@@ -119,7 +119,7 @@ def test_a_reader_reads_exactly_what_was_planned() -> None:
 
 
 def collect(cluster: ClusterHandles) -> None:
-    """Another process reconciles and merges all there is, and everything that no journal names is deleted."""
+    """Reconcile and merge everything, and delete every object that no journal names."""
     reconcile(cluster)
     merge(cluster, None, MergeRule(fan_in=2))
     l1 = {k for k in store_of(cluster).objects if k.startswith("level_one/data/")}
@@ -130,7 +130,7 @@ def collect(cluster: ClusterHandles) -> None:
 def test_a_task_continues_after_its_objects_are_merged_and_deleted(
     yielded: int | None,
 ) -> None:
-    """After so many batches, or after each of them."""
+    """The objects are replaced after this many batches, or after each batch."""
     cluster = filled()
     writer = another_process(cluster)
     with on(cluster):
@@ -159,7 +159,7 @@ def test_a_damaged_block_and_a_damaged_l1_object_are_reported_by_name() -> None:
     for kind in ("level_zero/", "level_one/data/"):
         key = next(k for k in store_of(cluster).objects if k.startswith(kind))
         o = store_of(cluster).objects[key]
-        whole, middle = o.body, len(o.body) // 6  # of an L1 object, in a column that is read
+        whole, middle = o.body, len(o.body) // 6  # in an L1 object, this is in a column that is read
         o.body = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
         if kind == "level_zero/" and not any(key == k for k in _named(cluster)):
             o.body = whole
@@ -272,7 +272,9 @@ OFFSETS = StructType().add("partition", "integer", False).add("offset", "long", 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_offsets_alone_come_from_the_journal_and_are_those_that_reading_gives(seed: int) -> None:
-    """Whatever was uploaded (p), reconciled (r), merged (m), deleted (d) and given up (g), before and after the plan."""
+    """The history has uploads (p), reconciles (r), merges (m), deletions (d) and give-ups (g), before and after the
+    plan.
+    """
     chance = random.Random(seed)
     history = [(chance.choice("ppprrmdg"), chance.randrange(3), chance.randint(1, 9)) for _ in range(12)]
     cluster = topic_in_memory(3, 2)
@@ -294,7 +296,7 @@ def test_offsets_alone_come_from_the_journal_and_are_those_that_reading_gives(se
 
 
 def change(cluster: ClusterHandles, what: str, partition: int, n: int) -> None:
-    """Do one of the things that change which records there are, or where they lie."""
+    """Change which records there are, or where they are stored, in one of these ways."""
     topic = cluster.controller.snapshot().topic("events")
     state = cluster.journal(topic.journal_of(partition)).catch_up().topic(topic.revision)
     view, extents = state.view(partition), state.extents(partition)
@@ -454,7 +456,7 @@ def test_tasks_default_to_cores_but_tiny_reads_need_one(
     with on(cluster):
         reader = batch_reader(topic="events")
         planned = reader.partitions()
-        assert tasks <= len(planned) <= tasks + (least == 1)  # the partitions do not weigh the same
+        assert tasks <= len(planned) <= tasks + (least == 1)  # the partitions' weights differ
         assert sorted(rows_of(table(reader, planned))) == expected(6)
 
 
@@ -462,7 +464,7 @@ def test_a_plan_is_small_whatever_the_topic() -> None:
     cluster = filled(7, 3)
     with on(cluster):
         planned = batch_reader(topic="events").partitions()
-    assert [type(p) for p in planned] == [Slice] * 3  # a journal each
+    assert [type(p) for p in planned] == [Slice] * 3  # one for each journal
     assert sum(len(p.rows) for p in planned if isinstance(p, Slice)) == 7 * 20
 
 

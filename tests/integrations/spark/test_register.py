@@ -1,4 +1,4 @@
-"""`import l0gc.spark` is cheap: a program that only registers the format should not wait for what it may not use."""
+"""`import l0gc.spark` is cheap: a program that only registers the format must not wait for unused modules."""
 
 from __future__ import annotations
 

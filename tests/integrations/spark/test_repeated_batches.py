@@ -1,4 +1,6 @@
-"""A batch that comes again under its number: with the same rows it is skipped, with others it is an error (hazard 30)."""
+"""A batch that is repeated under its number is skipped if its rows are the same, and is an error if they differ (hazard
+30).
+"""
 
 from __future__ import annotations
 
@@ -33,13 +35,13 @@ REMEDY = "restore the newest checkpoint, or start the query with a new one .* l0
 def message(
     cluster: ClusterHandles, batch: int, values: list[int], partitions: list[int | None], **options: str
 ) -> TaskCommit:
-    """What a task with these rows reports."""
+    """Return what a task with these rows reports."""
     rows: Rows = {"value": [b"%d" % v for v in values], "partition": partitions}
     return staged(cluster, rows, batch, topic="events", **options)
 
 
 def land(cluster: ClusterHandles, batch: int, values: list[int], partitions: list[int | None]) -> UploadResult:
-    """A driver that has just been started commits a micro-batch of these rows."""
+    """Commit a micro-batch of these rows by a new driver."""
     driver = another_process(cluster, 100 * batch + len(values))
     return commit(driver, [message(driver, batch, values, partitions)], batch)
 
@@ -52,10 +54,10 @@ def there(cluster: ClusterHandles, topic: str = "events") -> list[bytes]:
 def test_repeated_rows_with_new_partitions_count_as_landed(
     partitions: list[int | None],
 ) -> None:
-    """As with a column `partition` that is `rand()`; Kafka's sink would go on, too."""
+    """A column `partition` that is `rand()` does this; Kafka's sink would continue, too."""
     both: list[int | None] = [0, 1, 3]
     one: list[int | None] = [1, 1, 0]
-    for first in (both, one):  # in so many journals
+    for first in (both, one):  # in both journals, or in one
         cluster = topic_in_memory(4, 2)
         land(cluster, 1, [1, 2, 3], first)
         assert land(cluster, 1, [1, 2, 3], partitions).skipped == 3
@@ -67,7 +69,7 @@ def test_repeated_rows_with_new_partitions_count_as_landed(
 def test_a_partly_landed_batch_is_not_completed_in_other_journals(
     partitions: list[int | None],
 ) -> None:
-    """One of them would be there twice, or never."""
+    """One of the rows would land twice, or never."""
     cluster = topic_in_memory(4, 2)
     with pytest.raises(EOFError), dying_after(1):
         land(cluster, 0, [1, 2], [0, 3])
@@ -91,7 +93,9 @@ def of(*values: int) -> list[bytes]:
 
 
 def test_a_repeated_batch_with_more_rows_lands_nothing() -> None:
-    """An older copy of the checkpoint, or its newest files removed: the number again, with a larger range."""
+    """If an older copy of the checkpoint is restored, or its newest files are removed, the number returns with a larger
+    range.
+    """
     cluster = topic_in_memory(4, 2)
     land(cluster, 0, [0, 1], [0, 3])
     landed = message(cluster, 1, [2, 3], [0, 3])
@@ -111,7 +115,7 @@ def test_a_repeated_batch_with_more_rows_lands_nothing() -> None:
 @pytest.mark.parametrize(
     ("values", "partitions"),
     [
-        ([2, 9], [0, 3]),  # as many rows, and another one among them
+        ([2, 9], [0, 3]),  # the same number of rows, one of them different
         ([2], [0]),
         ([4, 5], [3, 3]),
         ([], []),
@@ -135,7 +139,7 @@ def test_other_rows_for_other_journals_are_refused(first: int, then: int) -> Non
 
 
 def test_a_batch_older_than_the_newest_is_refused() -> None:
-    """The rows that it repeats may have landed with later batches, in whichever journals."""
+    """The rows that it repeats may have landed with later batches, in other journals."""
     cluster = topic_in_memory(4, 2)
     for batch in range(4):
         land(cluster, batch, [batch], [0])
@@ -150,7 +154,7 @@ def test_a_batch_older_than_the_newest_is_refused() -> None:
 
 
 def test_only_its_replay_completes_a_partly_landed_batch() -> None:
-    """Its driver died before the other journal had its part."""
+    """Its driver died before its part for the other journal landed."""
     cluster = topic_in_memory(4, 2)
     rows = message(cluster, 0, [1, 2], [0, 3])
     (whole,) = rows.objects
@@ -167,7 +171,7 @@ def test_only_its_replay_completes_a_partly_landed_batch() -> None:
 
 @contextmanager
 def dying_after(appends: int) -> Iterator[None]:
-    """Drivers die after this number of appends."""
+    """Let drivers die after this number of appends."""
     append, left = JournalHandle.append, [appends]
 
     def counted(handle: JournalHandle, objects: object) -> object:
@@ -181,7 +185,7 @@ def dying_after(appends: int) -> Iterator[None]:
 
 
 def test_concurrent_rows_of_another_driver_are_compared_where_they_land() -> None:
-    """It has passed every check when the other one lands the batch with other rows."""
+    """The driver has passed every check when the other one lands the batch with other rows."""
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
     slow, fast = another_process(cluster, 3), another_process(cluster, 4)
@@ -250,13 +254,13 @@ def test_a_batch_with_an_id_of_its_own_follows_the_same_rule() -> None:
         write(one, "6")
     assert there(cluster) == of(1)
     for _ in range(2):
-        write_batch(cluster, two, topic="events")  # without an id, each time
+        write_batch(cluster, two, topic="events")  # each time without an id
     write({"value": [b"8"]}, "8")
     assert there(cluster) == of(1, 1, 2, 1, 2, 8)
 
 
 def test_writes_of_one_id_into_several_topics_are_batches_of_their_own() -> None:
-    """What a function for foreachBatch may do."""
+    """A function for foreachBatch is allowed to do this."""
     cluster = topic_in_memory(2)
     cluster.controller.create_topic("other", 2)
     for _ in range(2):
@@ -266,7 +270,7 @@ def test_writes_of_one_id_into_several_topics_are_batches_of_their_own() -> None
 
 
 def test_a_query_stopped_beyond_its_names_retention_repeats_nothing() -> None:
-    """The controller gives the name another id by then, and journals remember what landed for a week more."""
+    """By that time the controller gives the name another id, but journals remember for another week what landed."""
     cluster = topic_in_memory(2)
     for batch in range(2):
         land(cluster, batch, [batch], [0])
@@ -296,7 +300,7 @@ def controller_log(cluster: ClusterHandles) -> dict[str, bytes]:
 
 
 def set_back(cluster: ClusterHandles, copy: dict[str, bytes]) -> None:
-    """The controller log is what it was, and nobody has noticed."""
+    """Restore the controller log, without any process noticing it."""
     objects = store_of(cluster).objects
     for key in [k for k in objects if k.startswith(CONTROLLER_LOG) and k not in copy]:
         del objects[key]
@@ -305,7 +309,7 @@ def set_back(cluster: ClusterHandles, copy: dict[str, bytes]) -> None:
 
 
 def advanced_after(cluster: ClusterHandles, copy: dict[str, bytes]) -> ClusterHandles:
-    """The operator's process: the log was set back, and was advanced to where it had been."""
+    """Set the log back and advance it to where it had been, in the operator's process, which is returned."""
     epoch = cluster.controller.snapshot().epoch
     set_back(cluster, copy)
     operator = another_process(cluster, 7)
@@ -317,7 +321,7 @@ def test_a_query_continues_after_the_controller_forgot_its_runs() -> None:
     cluster = topic_in_memory(2)
     land(cluster, 0, [0], [0])
     copy = controller_log(cluster)
-    for batch in range(1, 5):  # a run for each day
+    for batch in range(1, 5):  # one run a day
         store_of(cluster).clock.ms += 25 * 3_600_000
         land(cluster, batch, [batch], [0])
     operator = advanced_after(cluster, copy)
@@ -325,7 +329,7 @@ def test_a_query_continues_after_the_controller_forgot_its_runs() -> None:
     assert land(cluster, 4, [4], [0]).skipped == 1
     assert land(cluster, 5, [5], [0]).records == 1
     assert land(cluster, 6, [6], [0]).records == 1
-    assert operator.controller.snapshot().epoch <= before + 2  # the run is old by then, and above it is one more
+    assert operator.controller.snapshot().epoch <= before + 2  # the run has expired by then, and one more is above it
     assert there(another_process(cluster, 8)) == of(*range(7))
 
 
@@ -336,7 +340,7 @@ def test_a_query_with_a_reissued_run_continues_with_a_new_one() -> None:
     store_of(cluster).clock.ms += 25 * 3_600_000
     land(cluster, 1, [1], [0])
     operator = advanced_after(cluster, copy)
-    operator.controller.init_producer("spark-q")  # the same epoch, another run
+    operator.controller.init_producer("spark-q")  # the same epoch, but another run
     assert land(cluster, 1, [1], [0]).skipped == 1
     assert land(cluster, 2, [2], [0]).records == 1
     assert there(another_process(cluster, 8)) == of(0, 1, 2)
@@ -380,7 +384,9 @@ def test_a_batch_that_is_refused_every_time_says_why(monkeypatch: pytest.MonkeyP
 
 
 def test_journals_refuse_other_rows_before_taking_any_part() -> None:
-    """The driver read the journal that has the batch before that landed there, and offers the other journals first."""
+    """The driver has read the journals before the other batch landed in one of them, and offers the other journals
+    first.
+    """
     cluster = topic_in_memory(4, 2)
     late = another_process(cluster, 7)
     rows = message(late, 1, [7, 8], [0, 3])

@@ -1,4 +1,4 @@
-"""Writing: rows become L0 objects in tasks, and a batch lands once and whole, whatever commits it, however often."""
+"""Writes: rows become L0 objects in tasks, and a batch lands once and whole, whatever commits it, and however often."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.spark_source import Rows, commit, data_source, on, overtaken_
 
 
 def rows(prefix: str, count: int, partitions: int = 2) -> Rows:
-    """Values in the order in which they are to stand in each partition."""
+    """Return values in the order that each partition must have."""
     return {
         "value": [b"%s%04d" % (prefix.encode(), n) for n in range(count)],
         "partition": [n % partitions for n in range(count)],
@@ -35,7 +35,7 @@ def rows(prefix: str, count: int, partitions: int = 2) -> Rows:
 
 
 def of(prefix: str, count: int, partitions: int = 2) -> list[list[bytes]]:
-    """What each partition holds of them."""
+    """Return the values that each partition holds of these rows."""
     values = [b"%s%04d" % (prefix.encode(), n) for n in range(count)]
     return [values[p::partitions] for p in range(partitions)]
 
@@ -157,7 +157,7 @@ def test_an_empty_part_of_a_micro_batch_does_not_delay_the_next() -> None:
 
 
 def test_unkeyed_rows_of_a_micro_batch_share_one_journal() -> None:
-    """Else a batch of which one journal has its part, and which its replay cuts otherwise, would lose and repeat rows."""
+    """Otherwise a batch would lose and repeat rows if only one journal has its part and its replay cuts it differently."""
     cluster = topic_in_memory(6, 3)
     used = []
     for batch in range(6):
@@ -170,7 +170,7 @@ def test_unkeyed_rows_of_a_micro_batch_share_one_journal() -> None:
 
 
 def test_what_a_batch_has_for_a_journal_lands_with_one_entry() -> None:
-    """The rule that exactly-once rests on: a driver dies between entries, never within one."""
+    """Exactly-once rests on this rule: a driver dies between entries, never within one."""
     cluster = topic_in_memory(2)
     messages = [staged(cluster, rows(f"{t}.", 200), 0, topic="events", objectBytes="1024") for t in range(3)]
     assert sum(len(m.objects) for m in messages) > 9
@@ -217,7 +217,7 @@ def test_the_next_driver_lands_a_dead_drivers_batch(when: str) -> None:
 
 
 def test_two_drivers_of_one_query_land_a_batch_once() -> None:
-    """A driver that was taken for dead commits at the same time, with other objects of the same rows."""
+    """A driver that was presumed dead commits at the same time, with other objects of the same rows."""
     cluster = topic_in_memory(2)
     for batch in range(6):
         drivers = [another_process(cluster, 10 * batch + n) for n in (1, 2)]
@@ -237,7 +237,7 @@ def test_two_drivers_of_one_query_land_a_batch_once() -> None:
 
 
 def test_a_driver_that_slept_through_another_landing_lands_nothing() -> None:
-    """It has more objects than the other had, so that some have sequences that nobody has used yet."""
+    """It has more objects than the other driver had, so that some have sequences that are still unused."""
     cluster = topic_in_memory(2)
     commit(cluster, [staged(cluster, rows("0.", 10), 0, topic="events")], 0)
     slow, fast = another_process(cluster, 3), another_process(cluster, 4)
@@ -287,7 +287,7 @@ def test_a_query_with_a_new_checkpoint_begins_anew() -> None:
 
 
 def test_micro_batches_cost_the_controller_no_entries() -> None:
-    """Each would be an epoch for everybody, and make other writers' objects late."""
+    """Each entry would be an epoch for all writers, and make their objects late."""
     cluster = topic_in_memory(2)
     commit(cluster, [staged(cluster, rows("0.", 4), 0, topic="events")], 0)
     epoch = cluster.controller.snapshot().epoch
@@ -300,7 +300,7 @@ def test_micro_batches_cost_the_controller_no_entries() -> None:
 def test_a_query_outlives_its_producer_runs_admission_week() -> None:
     cluster = topic_in_memory(4, 2)
     for batch in range(40):
-        partition = 3 if batch in (20, 21) else 0  # it meets the other journal after ten days
+        partition = 3 if batch in (20, 21) else 0  # it reaches the other journal after ten days
         message = staged(cluster, {"value": [b"%d" % batch], "partition": [partition]}, batch, topic="events")
         commit(another_process(cluster, batch), [message], batch)
         assert commit(another_process(cluster, batch), [message], batch).skipped == 1

@@ -1,4 +1,6 @@
-"""A stream of `format("l0gc")`: micro-batches that take each record once, and the same again where they are replayed."""
+"""A stream of `format("l0gc")`: micro-batches read each record once, and read the same records again when they are
+replayed.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ def rows(first: int, end: int, partitions: int = 3) -> list[Row]:
 
 
 def stored(offsets: Offsets) -> Offsets:
-    """As a checkpoint brings them back."""
+    """Return the offsets as a checkpoint restores them."""
     found: Offsets = json.loads(json.dumps(offsets))
     return found
 
@@ -121,7 +123,9 @@ def test_planning_a_micro_batch_looks_at_each_log_once(monkeypatch: pytest.Monke
 
 
 def test_a_micro_batch_costs_requests_per_log_task_and_object() -> None:
-    """The planner asks the controller's log and each journal, and each task its journal; of an object a footer, and rows."""
+    """The planner requests the controller's log and each journal, and each task its journal; an object costs its footer
+    and rows.
+    """
     cluster = topic_in_memory(4, 2)
     for n in range(4):
         add(cluster, 10 * n, 10 * n + 10, 4)
@@ -205,10 +209,10 @@ def test_available_now_stops_at_what_was_there_when_it_began() -> None:
 
 
 def expire(cluster: ClusterHandles, before: int) -> None:
-    """The records below this offset are deleted."""
+    """Delete the records below this offset."""
     topic = cluster.controller.snapshot().topic("events")
     state = cluster.journal(topic.journals[0]).catch_up().topics[topic.revision]
-    state.log_start[:] = before  # as the entry `expired` does it
+    state.log_start[:] = before  # as the entry `expired` does
 
 
 @pytest.mark.parametrize("in_l1", [False, True])
@@ -230,7 +234,7 @@ def test_deleted_unread_records_stop_a_query_unless_accepted(in_l1: bool) -> Non
         with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss=false"):
             strict.partitions(stored(start), stored(end))
         assert sorted(batch(lenient, start, end)) == rows(7, 20)
-        # and where they went between the plan and the task
+        # Deletion between the plan and the task is reported, too.
         with pytest.raises(OffsetOutOfRangeError, match="were deleted before they were read"):
             table(strict, planned)
         assert sorted(rows_of(table(lenient, planned))) == rows(7, 20)
@@ -275,7 +279,9 @@ def test_a_topic_that_went_back_to_before_a_checkpoint_is_reported() -> None:
 
 
 def test_a_checkpoint_of_a_log_set_back_and_grown_is_refused(tmp_path: Path) -> None:
-    """Hazard 38: its offsets are there again, of other records. So it is where the query reads a copy of the cluster."""
+    """Hazard 38: its offsets exist again, with other records. A query that reads a copy of the cluster has the same
+    problem.
+    """
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)
     copy = copy_of(store_of(cluster), "l0gc/journal/")
@@ -337,7 +343,7 @@ def test_entries_of_other_topics_begin_no_micro_batch() -> None:
 
 
 def follow(reader: StreamReader, start: Offsets) -> tuple[list[tuple[str, int, bytes]], Offsets]:
-    """What the next micro-batch reads, with the topics of its records, and where it ends."""
+    """Return what the next micro-batch reads, with the topics of its records, and where it ends."""
     end = reader.latestOffset(stored(start), ReadAllAvailable())
     found = table(reader, reader.partitions(stored(start), stored(end)))
     columns = [found.column(name).to_pylist() for name in ("topic", "partition", "value")]

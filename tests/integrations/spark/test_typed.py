@@ -1,4 +1,4 @@
-"""The columns of a topic's value schema in the source: parsed as they are read, by the schema of the plan."""
+"""The columns of a topic's value schema in the source: they are parsed as they are read, by the schema of the plan."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ KINDS = [
 
 
 def typed(fields: list[dict[str, Any]] = FIELDS) -> ClusterHandles:
-    """A topic with a record in L1, one in L0, and one in L0 that does not fit."""
+    """Create a topic with a record in L1, one in L0, and one in L0 that does not fit."""
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 1, columns=columns_of({"fields": fields}))
     put(cluster, "events", {0: [VALUE]})
