@@ -1,13 +1,13 @@
-"""Drain shared L1 objects: each partition's rows of them become L1 objects of its own.
+"""Drain shared L1 objects: each partition's rows in them become separate L1 objects.
 
-It is the flow of a reconcile (`reconcile.py`), one layer up: the shared objects are read, oldest first, each block once for
-all partitions, and what was read is written and committed.
+The flow is that of a reconcile (`reconcile.py`), one layer up: the shared objects are read, oldest first, each block once
+for all partitions, and their records are written and committed.
 
-What makes it safe: a block is checked against the journal's checksum. Each object is read back and compared with what was
-read, column by column, before it is uploaded, and the commit comes after the uploads. Its entry lands only for partitions
-whose rows of shared objects hold exactly the same records then (hazard 24), and nothing is deleted here. A shared object is
-dropped with its last row, and stays in the bucket for readers, and for commits that are repeated, until vacuum deletes it
-(hazard 26).
+What makes it safe: a block is checked against the journal's checksum. Each new object is read back and compared with its
+sources, column by column, before it is uploaded, and the commit comes after the uploads. Its entry lands only for
+partitions whose rows of shared objects still hold exactly the same records (hazard 24), and nothing is deleted here. A
+shared object is dropped with its last row, and stays in the bucket for readers and for repeated commits until vacuum
+deletes it (hazard 26).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from l0gc.streamlog.level_one.read import StillNeeded
 from l0gc.streamlog.level_one.reconcile import Files, Lift, gathered, named_partitions
 
 _ROUND_BYTES: Final = 1 << 30
-"""A round drains about this much before it commits, as a merge does."""
+"""About how many bytes a round drains before it commits, as in a merge."""
 
 
 @dataclass(slots=True)
 class DrainResult(Outcome):
-    """What a drain came to; the fields are those of a merge's result."""
+    """The result of a drain; its fields are those of a merge's result."""
 
     objects_before: int = 0
     objects_after: int = 0
@@ -52,7 +52,7 @@ class DrainResult(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class DrainWindow(Window):
-    """The topics of a journal of which a round drains a piece each, given by revision."""
+    """The topics of a journal, each with the piece that a round drains, by revision."""
 
     drains: Mapping[int, Drain] = field(default_factory=dict)
 
@@ -60,8 +60,8 @@ class DrainWindow(Window):
 def drain(
     cluster: ClusterHandles, due: Mapping[int, Sequence[Drain]], workers: Workers[ClusterHandles]
 ) -> Iterator[DrainResult]:
-    """Drain pieces of topics, given by journal, and yield what each round came to, journal by journal. Raises `StoreError`;
-    finished rounds stay committed.
+    """Drain pieces of topics, given by journal, and yield the results of each round, journal by journal. Raises
+    `StoreError`; finished rounds stay committed.
     """
     of_topic = [(j, r, list(drains)) for j, of in due.items() for r, drains in groupby(of, key=lambda d: d.revision)]
     while of_topic:
@@ -88,7 +88,7 @@ def drain(
 
 
 def drain_topic(cluster: ClusterHandles, topic: Topic) -> list[str]:
-    """Drain all shared objects of a topic, which gets a table; return what went wrong. Raises `StoreError`."""
+    """Drain all shared objects of a topic that gets a table; return the errors. Raises `StoreError`."""
     due: dict[int, list[Drain]] = {}
     for journal in topic.journals:
         for state in cluster.journal(journal).topics([topic]):
@@ -113,7 +113,9 @@ class DrainLift(Lift):
                 before += o.bytes
 
     def still_needed(self, cluster: ClusterHandles) -> StillNeeded:
-        """Reduce an unreadable shared object to the rows that its journal still lists: another drain may have been first."""
+        """Reduce an unreadable shared object to the rows that its journal still lists, since another drain may have been
+        first.
+        """
         takes = {take.journal: take for take in self.round.takes}
 
         def ask(read: ObjectRead) -> ObjectRead | None:
@@ -151,7 +153,7 @@ def _objects(cluster: ClusterHandles, take: Window) -> Iterator[tuple[int, Unrec
 
 
 class _Commit(Editor):
-    """Commits what a round has drained in one journal."""
+    """Commits a round's drained records in one journal."""
 
     def __init__(self, cluster: ClusterHandles, take: Window, epoch: int) -> None:
         self._epoch, self._result = epoch, DrainResult()

@@ -1,9 +1,9 @@
 """Change one journal's lists of L1 objects: the flow *select, write, land* that all four kinds of edit share.
 
-A kind selects partitions by the state that `states` returns, writes what it adds, and lands it. What makes it safe:
-everything that an edit names is durable first. Whether it still fits is decided where it lands, partition by partition
-(`journal/edits.py`), and nothing is deleted here. What a run wrote for a partition that refuses it is an orphan, for
-vacuum.
+A kind selects partitions from the state that `states` returns, writes the objects that it adds, and lands the edit. What
+makes it safe: every object that an edit adds is durable first. Whether the edit still fits is decided where it lands,
+partition by partition (`journal/edits.py`), and nothing is deleted here. If a partition refuses an edit, the objects
+written for it are orphans, which vacuum deletes.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from l0gc.streamlog.journal.topic import TopicState
 
 
 class Editor:
-    """Edits the lists of some topics in one journal; a kind adds what it selects, writes and counts.
+    """Edits the lists of some topics in one journal; each kind of edit adds its own selecting, writing and counting.
 
     Attributes:
-        errors: those of the kind's result. What goes wrong with the journal ends its part of the run and no other.
+        errors: the errors of the kind's result. A failure of the journal ends only the journal's part of the run.
     """
 
     def __init__(self, handle: JournalHandle, topics: Mapping[int, Topic], errors: list[str]) -> None:
@@ -34,7 +34,7 @@ class Editor:
 
     @contextmanager
     def recording_errors(self, *also: type[L0gcError]) -> Iterator[None]:
-        """Record a failure of the journal among the errors. Raises `StoreError`, unless it is recorded also."""
+        """Record a failure of the journal among the errors. Raises `StoreError`, unless `also` includes it."""
         recorded: tuple[type[L0gcError], ...] = (
             CorruptObjectError, ObjectNotFoundError, ProtocolError, UsageError, *also,
         )  # fmt: skip
@@ -44,7 +44,7 @@ class Editor:
             self.errors.append(f"journal {self.handle.journal}: {e}")
 
     def states(self) -> dict[int, TopicState]:
-        """Return copies of what the journal has of the topics now, by revision."""
+        """Return copies of the journal's current states of the topics, by revision."""
         return {state.revision: state for state in self.handle.topics(self.topics.values())}
 
     def land(
@@ -56,9 +56,7 @@ class Editor:
         shared: Mapping[int, Sequence[SharedObject]] = {},
         dry_run: bool = False,
     ) -> LandedEdit:
-        """Land the columns of some partitions' changes, given with their topics' revisions, as one edit, and the shared
-        objects of these topics.
-        """
+        """Land partitions' changes, given as (revision, columns), and the topics' shared objects, as one edit."""
         of_topic: dict[int, list[Mapping[str, Rows]]] = {}
         for revision, columns in changes:
             of_topic.setdefault(revision, []).append(columns)

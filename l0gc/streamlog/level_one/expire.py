@@ -1,11 +1,11 @@
-"""Retention and deletion of records: both move the log start offsets of partitions up, and nothing else does.
+"""Delete records by retention or on request: both raise the log start offsets of partitions, and nothing else does.
 
 Retention follows Kafka's rules, with L1 objects as segments. By time: an L1 object is removed once its newest record is
-older than the retention, oldest first, up to the first that stays. By size: the oldest L1 object is removed while the
-partition's others are still as large as the retention. Records that are not in L1 are Kafka's active segment: retention
-never deletes them, and they do not count. A manual deletion may go further, up to the next offset.
+older than the retention, oldest first, up to the first one that must stay. By size: the oldest L1 object is removed as
+long as the partition's others are at least as large as the retention. Records that are not in L1 correspond to Kafka's
+active segment: retention never deletes them, and they do not count. A manual deletion may extend to the next offset.
 
-What makes it safe: where a partition may begin is decided where the entry lands. Nothing is removed from the bucket here:
+What makes it safe: a partition's new start is checked where the entry lands. Nothing is removed from the bucket here:
 dropped objects stay until vacuum deletes them.
 """
 
@@ -33,12 +33,12 @@ from l0gc.streamlog.level_one.edit import Editor
 from l0gc.watermark.publication import refuse_if_set_back
 
 NewStarts = Callable[[Topic, TopicState], tuple[Rows, Rows]]
-"""Decides which partitions of a topic get a new start, and where."""
+"""Decides which partitions of a topic get a new start, and at which offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewStart:
-    """A partition that begins at `log_start_offset` now, and began at `previous` before."""
+    """A partition whose start has moved from `previous` to `log_start_offset`."""
 
     topic: str
     partition: int
@@ -54,12 +54,12 @@ class ExpireResult(Outcome):
         dry_run: Whether nothing was deleted.
         partitions: How many partitions have a new start offset.
         records: How many records were deleted.
-        l1_objects: L1 objects that vacuum may take for it.
-        bytes: Their size.
-        lost: Partitions left for the next run, because they changed during this one.
+        l1_objects: How many L1 objects vacuum may delete as a result.
+        bytes: The size of these L1 objects.
+        lost: How many partitions were left for the next run, because they changed during this one.
         starts: The first of the partitions: `topic`, `partition`, `log_start_offset` and `previous`, its former
             start.
-        errors: What went wrong in single journals; the others are done, and the exit code is 3.
+        errors: Failures in single journals; the others are done, and the exit code is 3.
     """
 
     partitions: int = 0
@@ -77,9 +77,9 @@ class ExpireResult(Outcome):
 
 
 def starts_by_retention(topic: TopicState, retention: Retention, now_ms: int) -> tuple[Rows, Rows]:
-    """Return the partitions in which retention deletes something, and their new starts (pure).
+    """Return the partitions in which retention deletes records, and their new starts (pure).
 
-    `now_ms` is by the store's clock.
+    `now_ms` is the time by the store's clock.
     """
     if retention.ms == UNLIMITED and retention.bytes == UNLIMITED:
         return np.empty(0, NUMBER), np.empty(0, OFFSET)
@@ -109,16 +109,16 @@ def _prefixes(rows: Rows, retention: Retention, now_ms: int) -> tuple[Rows, Rows
 
 
 def expire(cluster: ClusterHandles, topic: str | None = None, *, dry_run: bool = False, shown: int = 0) -> ExpireResult:
-    """Delete the records that exceed their topic's retention, of one topic or of all.
+    """Delete the records of one topic, or of all, that exceed their topic's retention.
 
     Args:
-        dry_run: delete nothing; the result is what a run would do.
-        shown: how many partitions the result names at most.
+        dry_run: delete nothing; the result is that of a real run.
+        shown: the most partitions that the result names.
 
     Raises:
         NotFoundError: the topic does not exist.
-        EpochRegressionError: what is published is above the cluster epoch. A controller log that went back may have lost
-            a longer retention of a topic, so nothing is deleted (hazard 10).
+        EpochRegressionError: a published epoch is above the cluster epoch. A controller log that was set back may have
+            lost a longer retention of a topic, so nothing is deleted (hazard 10).
         SafetyError: the time is uncertain; nothing was deleted (hazard 16).
     """
     refuse_if_set_back(cluster)
@@ -130,7 +130,7 @@ def expire(cluster: ClusterHandles, topic: str | None = None, *, dry_run: bool =
 def _expire(
     cluster: ClusterHandles, state: ControllerState, topics: Iterable[Topic], *, dry_run: bool, shown: int
 ) -> ExpireResult:
-    """Delete the records beyond the retention that a state of the controller gives these topics."""
+    """Delete the records that exceed the retention of these topics in a state of the controller."""
     as_of_ms = cluster.controller.replica.as_of_ms
     assert as_of_ms is not None
     now_ms = cluster.controller.store_time.settle(as_of_ms)
@@ -143,7 +143,7 @@ def _expire(
 
 
 class Loss(NamedTuple):
-    """The number of a topic's records that the next expiry would delete, and of all its records."""
+    """How many of a topic's records the next expiry would delete, and how many it has."""
 
     topic: str
     records: int
@@ -151,7 +151,7 @@ class Loss(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """The records that the next expiry would delete, the most first, and why that is unknown for some journals or
+    """The records that the next expiry would delete, largest losses first, and why they are unknown for some journals or
     partitions; both for one state of the controller.
     """
 
@@ -161,10 +161,10 @@ class Losses(NamedTuple):
 
 
 def losses(cluster: ClusterHandles, name: str | None, settings: RetentionSettings) -> Losses:
-    """Return the records that the next expiry would delete of topics that keep less with these settings.
+    """Return the records that the next expiry would delete from topics that keep less under these settings.
 
     Args:
-        name: the topic that gets the settings; None for the cluster, and with it all topics without their own.
+        name: the topic that gets the settings; None for the cluster, and so for all topics without their own.
 
     Raises:
         The errors of `expire`.
@@ -203,7 +203,7 @@ def losses(cluster: ClusterHandles, name: str | None, settings: RetentionSetting
 def run_expiry(
     cluster: ClusterHandles, topics: list[Topic], new_starts: NewStarts, dry_run: bool, shown: int
 ) -> ExpireResult:
-    """Move log start offsets in every journal that has some of the topics.
+    """Move log start offsets in every journal that has any of the topics.
 
     A failure in one journal affects only that journal.
     """
@@ -256,7 +256,7 @@ class _Expiry(Editor):
         return new
 
     def _count(self, before: TopicState, starts: Rows, moved: Rows) -> None:
-        """Count the partitions that now begin at `starts`, and those that begin before."""
+        """Count the partitions that now begin at `starts`, and, as lost, those that still begin before."""
         with self.handle.replica.lock:
             topic = self.handle.state.topic(before.revision)
             begins = topic.values(topic.log_start, starts["partition"], MAX_OFFSET)

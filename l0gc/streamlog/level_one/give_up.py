@@ -1,13 +1,14 @@
 """Give up lost records by name: their offsets become a hole, and the rest of the partition continues.
 
-A hole is an L1 object without rows. Its footer records who gave up what, when and why; before the footer lie the bytes that
-were left. For everything but readers it is an ordinary L1 object: an edit lists it, retention drops it, vacuum deletes it.
+A hole is an L1 object without rows. Its footer records who gave up which records, when and why; before the footer lie the
+bytes that were left. It is an ordinary L1 object to everything except readers: an edit lists it, retention drops it, and
+vacuum deletes it.
 
-What makes it safe (hazards 34 and 35): every block with some of the records is read several times, some time apart. If
-one read succeeds, the request is refused unless the caller insists; so is a block that the store only refuses. The hole
-is read back before its journal lists it. It covers whole extents right after the last reconciled offset; `fits` decides
-that where the edit lands. So whatever another process has lifted, deleted or given up by then is refused. Records in L1
-cannot be given up: a lost L1 object does not hold M, readers can skip it, and it can still be restored later.
+What makes it safe (hazards 34 and 35): every block with any of the records is read several times, some seconds apart. If
+one read succeeds, or if the store merely refuses a block, the request is refused unless the caller insists. The hole is
+read back before its journal lists it. It covers whole extents right after the last reconciled offset; `fits` checks this
+where the edit lands. So records that another process has lifted, deleted or given up by then are refused. Records in L1
+cannot be given up: a lost L1 object does not hold back M, readers can skip it, and it can still be restored later.
 """
 
 from __future__ import annotations
@@ -58,16 +59,19 @@ from l0gc.watermark.publication import refuse_if_set_back
 
 LOOKS: Final = 3
 APART_S: Final = 2.0
-"""Records are lost if this many reads, this many seconds apart, fail: one read may meet a bad replica (hazard 34)."""
+"""Records count as lost if this many reads, this many seconds apart, fail, since a single read may hit a bad replica
+(hazard 34).
+"""
 _MAGIC: Final = b"PAR1"
-"""What a Parquet file begins with."""
+"""The first bytes of a Parquet file."""
 
 
 class LostBlock(msgspec.Struct, frozen=True):
-    """A block of an L0 object with lost records: why it could not be read, and where the bytes that were left of it are.
+    """A block of an L0 object with lost records: why it could not be read, and where its remaining bytes are.
 
-    They are the `bytes` bytes from byte `at` of the hole's object, with the CRC32C `crc32c`; none were left if `bytes` is 0.
-    Several partitions may share a block. The first one's hole has its bytes, and `content_in` is that object's key.
+    They are the `bytes` bytes from byte `at` of the hole's object, with the CRC32C `crc32c`; if `bytes` is 0, nothing
+    remained. Several partitions may share a block. The first partition's hole has its bytes, and `content_in` is the key
+    of that hole.
     """
 
     key: str
@@ -81,7 +85,7 @@ class LostBlock(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Remains:
-    """What was read of a block, and why it is not what the log records; '' if it is."""
+    """The bytes that were read of a block, and why they differ from the log; '' if they do not."""
 
     key: str
     start: int
@@ -90,7 +94,9 @@ class Remains:
 
 
 class GiveUpRecord(msgspec.Struct, frozen=True):
-    """The content of a hole's footer: what was given up, by whom, when and why; and when the oldest record landed."""
+    """The content of a hole's footer: the records that were given up, by whom, when and why, and when the oldest one
+    landed.
+    """
 
     by: str
     at_ms: int
@@ -112,11 +118,12 @@ class GiveUpResult(Outcome):
     """The records that were given up.
 
     Attributes:
-        records: How many records are holes now.
-        partitions: Of how many partitions.
+        records: How many records were turned into holes.
+        partitions: How many partitions they were in.
         holes: Each range: `topic`, `partition`, `first_offset`, `last_offset`, and the `key` of the L1 object without
             rows.
-        errors: Ranges that another process changed in the meantime, which were not given up; the exit code is 3 then.
+        errors: Ranges that were not given up, because another process changed them in the meantime. If there are any, the
+            exit code is 3.
     """
 
     records: int = 0
@@ -128,7 +135,7 @@ class GiveUpResult(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """The consecutive extents of a partition that are to be given up."""
+    """The consecutive extents of a partition to give up."""
 
     topic: Topic
     partition: int
@@ -150,22 +157,22 @@ def give_up(
     force_readable: bool = False,
     confirm: Callable[[], object] | None = None,
 ) -> GiveUpResult:
-    """Turn lost records into a permanent hole: all that are in some L0 objects, or those of a partition.
+    """Turn lost records into a permanent hole: all records of some L0 objects, or a range of a partition.
 
     Args:
-        by: who does it, for the record.
+        by: who gives the records up, for the footer.
         objects: the keys of L0 objects.
-        offsets: the first and the last record of the partition of the topic.
-        force_readable: also if some of them can be read.
-        confirm: called once the records are chosen, before they are looked for; it raises to give up nothing. So an answer
-            never covers a topic that was created since under the same name.
+        offsets: the first and the last record of the range in the topic's partition.
+        force_readable: give the records up even if some of them can be read.
+        confirm: called once the records are chosen, before they are read; if it raises, nothing is given up. So a
+            confirmation never covers a topic that was created later under the same name.
 
     Raises:
         NotFoundError: the topic or the records do not exist, or no journal needs such an object.
         UsageError: they cannot be given up, or other records must be lifted first.
         SafetyError: some of them can be read, or the store refuses their object.
-        StoreError: the store does not answer, if only for one object, or has no room; nothing was given up.
-        EpochRegressionError: what is published is above the cluster epoch (hazard 10).
+        StoreError: the store does not answer, even for one object only, or has no room; nothing was given up.
+        EpochRegressionError: a published epoch is above the cluster epoch (hazard 10).
     """
     refuse_if_set_back(cluster)
     if bool(objects) == (offsets is not None):
@@ -268,7 +275,7 @@ def _not_next(lost: _Lost, before: Extent) -> UsageError:
 def _blocks(cluster: ClusterHandles, lost: Sequence[_Lost], force_readable: bool) -> dict[tuple[str, int], Remains]:
     """Return the remains of each block that holds some of the records, by key and start. Raises as `give_up`.
 
-    Damaged bytes match no checksum. So what is kept of them is what most readings gave (hazard 34).
+    Damaged bytes match no checksum, so the hole keeps those that most readings returned (hazard 34).
     """
     extents: dict[str, list[tuple[_Lost, Extent]]] = {}
     for one in lost:
@@ -285,7 +292,7 @@ def _blocks(cluster: ClusterHandles, lost: Sequence[_Lost], force_readable: bool
             if isinstance(e, UnansweredObjectError):
                 raise StoreError(f"{e}; its records may be whole, so nothing was given up") from e
             raise SafetyError(
-                f"{e}; whether its records are lost is not known, so nothing was given up. Insist with --force-readable"
+                f"{e}; it is not known whether its records are lost, so nothing was given up. Insist with --force-readable"
             ) from e
 
     read: dict[tuple[str, int], list[Remains]] = {}
@@ -296,8 +303,8 @@ def _blocks(cluster: ClusterHandles, lost: Sequence[_Lost], force_readable: bool
             for (one, e), block in zip(extents[key], remains, strict=True):
                 if not block.why and not force_readable:
                     raise SafetyError(
-                        f"not all is lost: the records {e.base_offset} to {e.last_offset} of partition {one.name} can be "
-                        f"read in {key}; nothing was given up. Lift them with l0gc reconcile, or insist with "
+                        f"not everything is lost: the records {e.base_offset} to {e.last_offset} of partition {one.name} "
+                        f"can be read in {key}; nothing was given up. Lift them with l0gc reconcile, or insist with "
                         "--force-readable"
                     )
                 read.setdefault((key, block.start), []).append(block)
@@ -305,15 +312,16 @@ def _blocks(cluster: ClusterHandles, lost: Sequence[_Lost], force_readable: bool
 
 
 def _most_often(read: Sequence[Remains]) -> Remains:
-    """Return the reading of a block to keep: one that succeeded, or the one of which most are alike."""
+    """Return the reading of a block to keep: one that succeeded, or else the most frequent one."""
     times = Counter(r.content for r in read)
     return max(read, key=lambda r: (not r.why, bool(r.content), times[r.content]))
 
 
 def read_back(cluster: ClusterHandles, key: str, extents: Sequence[Extent]) -> list[Remains]:
-    """Try to read some extents of an object; return for each its block, with why it is lost, or '' if it can be read.
+    """Try to read some extents of an object; return the block of each, with the reason why it is lost, or '' if it can be
+    read.
 
-    Raises `RefusedObjectError`, `UnansweredObjectError`, `StoreError`: that is unknown.
+    Raises `RefusedObjectError`, `UnansweredObjectError` or `StoreError` if that cannot be determined.
     """
     try:
         body, why = ask_of_one(cluster.store, cluster.store.get, key).body, ""
@@ -371,10 +379,10 @@ def _write(
         cluster.store.put(key, body)
 
         def check() -> None:
-            stored = if_there(cluster.store.get, key)  # None if a vacuum took it: this run has been fenced off
+            stored = if_there(cluster.store.get, key)  # None if a vacuum has deleted it: this run has been fenced off
             if stored is None or stored.body != body:
                 raise CorruptObjectError(
-                    f"{key} does not hold what was written to it; nothing was given up, run it again"
+                    f"{key} does not hold what was written to it; nothing was given up: run it again"
                 )
 
         read_again(check)
@@ -384,17 +392,17 @@ def _write(
 
 
 def oldest_in_hole(store: ObjectStore, key: str, size: int) -> int:
-    """Return when the oldest record of a hole landed. Raises `CorruptObjectError`, `ObjectNotFoundError`."""
+    """Return the time when the oldest record of a hole landed. Raises `CorruptObjectError`, `ObjectNotFoundError`."""
     metadata, _ = read_footer(store, key, size)
     try:
         record = (metadata.metadata or {})[GIVEN_UP_METADATA.encode()]
         return msgspec.json.decode(record, type=_Oldest).oldest_ms
     except (KeyError, msgspec.MsgspecError) as e:
-        raise CorruptObjectError(f"{key} is not a hole as l0gc writes one; restore that object from a version") from e
+        raise CorruptObjectError(f"{key} is not a hole that l0gc wrote; restore that object from a version") from e
 
 
 def hole_body(key: str, record: GiveUpRecord, remains: Sequence[bytes] = ()) -> bytes:
-    """Return a hole: Parquet's name, the remains, and a footer without row groups.
+    """Return the bytes of a hole: Parquet's magic bytes, the remains, and a footer without row groups.
 
     Raises `UsageError` if the remains, or the footer, are more than readers accept (hazard 39).
     """

@@ -1,7 +1,7 @@
 """Hash the columns of records, so that a copy of them can be compared with what was read.
 
-After a merge or a drain, the only copy of a record is one that l0gc has copied. So each column is hashed over all rows of
-the sources, and the new object must give the same hashes before anything lists it.
+After a merge or a drain, the copy that l0gc made is the only one. So each column is hashed over all rows of the sources,
+and the new object must have the same hashes before any journal lists it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from l0gc.streamlog.level_one.parquet import L1_SCHEMA
 
 class Hashes:
     """One hash for each column over all added rows, however they were cut into batches. An absent optional column has the
-    hash of one that is null.
+    same hash as one of nulls.
     """
 
     def __init__(self) -> None:

@@ -1,13 +1,13 @@
-"""A merge run: shared L1 objects are drained, and small consecutive L1 objects of a partition become one.
+"""Run a merge: drain shared L1 objects, and join small consecutive L1 objects of a partition into one.
 
-What makes it safe: nothing is deleted here. A merged object is durable, and checked against what it replaces
-(`rewrite.py`), before an entry lists it instead. That entry lands only if the journal lists every replaced object where
-it lands (hazard 24). A killed run leaves at most objects that no journal lists. Replaced objects stay in the bucket, for
-readers that replayed the journal earlier, until vacuum deletes them.
+What makes it safe: nothing is deleted here. A merged object is durable, and checked against the objects that it replaces
+(`rewrite.py`), before an entry lists it in their place. The entry lands only if the journal still lists every replaced
+object at that offset (hazard 24). A killed run leaves at most objects that no journal lists. Replaced objects stay in the
+bucket, for readers that replayed the journal earlier, until vacuum deletes them.
 
 A worker does its share of a journal in rounds, each with a fresh stamp of the cluster epoch, so that a long run never
-falls below the L1 fence. The journal skips what has changed by the offset where the entry lands. Its state is read once
-more before that, so that a missing object that another merge replaced does not count as damage.
+falls below the L1 fence. The journal refuses partitions that have changed by the offset where the entry lands. Its state
+is read again before that, so that a missing object that another merge replaced does not count as damage.
 """
 
 from __future__ import annotations
@@ -52,22 +52,24 @@ if TYPE_CHECKING:
 
 ROUND_BYTES: Final = 1 << 30
 ROUND_OBJECTS: Final = 16_384
-"""A round rewrites about this much, and this many objects, before it commits: some minutes, which a kill can lose."""
+"""About how many bytes, and how many objects, a round rewrites before it commits: some minutes of work, which a kill can
+lose.
+"""
 SHARE_BYTES: Final = 256 << 20
 SHARE_OBJECTS: Final = 4_096
-"""A worker gets about this much of a journal, and this many objects: less is not worth another task."""
+"""About how many bytes, and how many objects, of a journal a worker gets: fewer are not worth another task."""
 LOCAL_SLOTS: Final = 4
-"""How many shares are merged at once in this process, at least; on more cores, one for each. A share that is merged alone
-uses all cores (`rewrite.py`). A merge that is being copied holds up to about 100 MiB.
+"""The fewest shares that this process merges at once; with more cores, it merges one for each. A share that is merged
+alone uses all cores (`rewrite.py`). Each merge holds up to about 100 MiB while it is copied.
 """
 
 
 DEFAULT_RULE: Final = MergeRule()
 MAX_BYTES: Final = 4 << 30
-"""The bytes of L1 that a run rewrites for newer value schemas: some minutes."""
+"""The bytes of L1 that a run rewrites for newer value schemas: some minutes of work."""
 _MERGED: Final = ("objects_before", "objects_after", "records", "bytes", "bytes_read", "partitions", "drained")
 _COUNTED: Final = (*_MERGED, "lost", "errors")
-"""The fields that add up over journals and workers."""
+"""The fields that are added up over journals and workers."""
 
 
 @dataclass(slots=True)
@@ -75,16 +77,16 @@ class MergeResult(Outcome):
     """The result of a merge, or of its dry run.
 
     Attributes:
-        merged: `objects_before`: L1 objects that merges replaced. `objects_after`: the new ones. `records`: how many these
-            hold. `bytes`: their size; a dry run gives the size of the replaced objects, its upper limit. `bytes_read`: the
-            size of the replaced objects. `partitions`: the number of partitions. `drained`: how many of the records were in
-            shared objects before.
-        lost: Merges that were given up, because another merge, an expiry or the deletion of the topic had changed the
-            objects. Not an error. No journal names the written objects; [vacuum](#l0gc-vacuum) removes them.
-        errors: What was left as it is, and why: journals that cannot be read, L1 objects that are missing or
-            damaged, each with its partition. With any, exit code 3.
-        engine: `local` or `spark`. Without anything to merge it is `local`: Spark is not started.
-        engine_reason: Why that engine was used.
+        merged: `objects_before`: the L1 objects that merges replaced. `objects_after`: the new ones. `records`: how many
+            these hold. `bytes`: their size; a dry run gives the size of the replaced objects, its upper limit.
+            `bytes_read`: the size of the replaced objects. `partitions`: the number of partitions. `drained`: how many of
+            the records came from shared objects.
+        lost: How many merges were abandoned, because another merge, an expiry or the deletion of the topic had changed the
+            objects. This is not an error. No journal names the written objects; [vacuum](#l0gc-vacuum) removes them.
+        errors: The journals that cannot be read, and the L1 objects that are missing or damaged, each with its partition
+            and the reason. They are left as they are. If there are any, the exit code is 3.
+        engine: `local` or `spark`. If there is nothing to merge, it is `local`, since Spark is not started.
+        engine_reason: Why this engine was used.
         dry_run: Whether it was a dry run.
         seconds: How long it took, without Spark's start.
     """
@@ -113,8 +115,9 @@ class MergeResult(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A worker's part of a journal: partitions number `number` of `of`. `rules` are by revision, and `tables` the revisions
-    of topics with a table; the time is that of the plan. Of objects of older value schemas, up to `max_bytes` are rewritten.
+    """A worker's part of a journal: number `number` of `of` sets of partitions. `rules` are by revision, and `tables` are
+    the revisions of topics with a table; `now_ms` is the time of the plan. Up to `max_bytes` of objects with older value
+    schemas are rewritten.
     """
 
     window: Window
@@ -132,8 +135,8 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class MergePlan:
-    """The planned merges, as sums for each journal, and the drains before them, by journal. `total` adds them up, and its
-    `bytes` are those to read.
+    """The planned merges, as sums for each journal, and the drains before them, by journal. `total` is the sum of all, and
+    its `bytes` are the bytes to read.
     """
 
     journals: list[tuple[Share, MergeResult]]
@@ -142,17 +145,16 @@ class MergePlan:
 
 
 def merge_due(cluster: ClusterHandles, rule: MergeRule = DEFAULT_RULE) -> bool:
-    """Return whether there is anything to merge, or a journal that cannot be read.
-
-    The journals are read here, a few at a time, and forgotten; nothing else is.
+    """Return whether there is anything to merge, or a journal that cannot be read. Only the journals are read, a few at a
+    time, and they are not kept.
     """
     shares = _whole_journals(cluster, cluster.controller.snapshot(), None, rule)
     return any(few_at_once(cluster, lambda share: _ShareMerge(cluster, share).is_due(), shares))
 
 
 def merge_fingerprint(cluster: ClusterHandles, rule: MergeRule = DEFAULT_RULE) -> int | None:
-    """Return a number for what decides whether there is anything to merge, as of the journals' last reading, without their
-    L1 rows; None if a journal cannot be read. It differs if L1 objects were added or removed, or the rule changed.
+    """Return a hash of the facts that decide whether there is anything to merge, as of the journals' last reading, without
+    their L1 rows; None if a journal cannot be read. It changes if L1 objects are added or removed, or if the rule changes.
     """
     facts: list[tuple[object, ...]] = []
     with suppress(L0gcError):
@@ -171,7 +173,7 @@ def merge_fingerprint(cluster: ClusterHandles, rule: MergeRule = DEFAULT_RULE) -
 def _whole_journals(
     cluster: ClusterHandles, state: ControllerState, topic: str | None, rule: MergeRule, max_bytes: int = MAX_BYTES
 ) -> list[Share]:
-    """Return one share for each journal with all that it has; those with typed topics share the limit. Raises
+    """Return one share for each journal, with all its partitions; journals with typed topics share the limit. Raises
     `NotFoundError`.
     """
     now_ms = cluster.controller.replica.as_of_ms or 0
@@ -186,15 +188,15 @@ def _whole_journals(
 def plan_merge(
     cluster: ClusterHandles, topic: str | None = None, rule: MergeRule = DEFAULT_RULE, max_bytes: int = MAX_BYTES
 ) -> MergePlan:
-    """Return the plan of a merge that begins now, of one topic or of all.
+    """Return the plan of a merge of one topic, or of all, that begins now.
 
     Args:
-        max_bytes: how much of L1 is rewritten for newer value schemas.
+        max_bytes: the bytes of L1 to rewrite for newer value schemas.
 
     Raises:
         NotFoundError: the topic does not exist.
         StoreError: the store does not answer, or refuses access.
-        EpochRegressionError: what is published is above the cluster epoch (hazard 10).
+        EpochRegressionError: a published epoch is above the cluster epoch (hazard 10).
     """
     began = cluster.runtime.clock.monotonic()
     unread = refuse_if_set_back(cluster, keep=False).unread
@@ -214,12 +216,12 @@ def plan_merge(
 
 
 def run_merge(cluster: ClusterHandles, plan: MergePlan, workers: Workers[ClusterHandles]) -> MergeResult:
-    """Merge what was planned and still exists. Raises `StoreError`; finished merges stay committed."""
+    """Carry out the planned merges whose objects still exist. Raises `StoreError`; finished merges stay committed."""
     began = cluster.runtime.clock.monotonic()
     result = MergeResult(errors=list(plan.total.errors), engine=workers.engine, engine_reason=workers.reason)
     try:
         _merge_planned(cluster, plan, workers, result)
-    except KeyboardInterrupt:  # Spark's tasks are cut off
+    except KeyboardInterrupt:  # Spark's tasks are ended
         workers.say("", objects=result.objects_before, unnamed=workers.engine != LOCAL)
         raise
     result.errors = list(dict.fromkeys(result.errors))  # the plan has found the same damage, too
@@ -248,7 +250,7 @@ def _merge_planned(
 
 
 def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
-    """Return a journal's work, cut for as many workers as are worthwhile."""
+    """Divide a journal's work among as many workers as are worthwhile."""
     worth = max(-(-planned.bytes_read // SHARE_BYTES), -(-planned.objects_before // SHARE_OBJECTS))
     of = min(worth, planned.partitions, slots)
     return (replace(whole, max_bytes=whole.max_bytes // of, number=number, of=of) for number in range(of))
@@ -258,12 +260,12 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
 
 
 def _merge_share(begin: Begin, cluster: ClusterHandles, share: Share) -> MergeResult:
-    """Merge a share, until the block that `begin` has begun ends early."""
+    """Merge a share, or as much as is done when the block that `begin` has begun ends early."""
     return _ShareMerge(cluster, share).run(begin())
 
 
 class _ShareMerge(Editor):
-    """Merges one share, and adds what goes wrong to the result's errors."""
+    """Merges one share, and adds failures to the result's errors."""
 
     def __init__(self, cluster: ClusterHandles, share: Share) -> None:
         self._cluster, self._share, self._result = cluster, share, MergeResult()
@@ -271,7 +273,7 @@ class _ShareMerge(Editor):
         self._partitions: set[tuple[int, int]] = set()
 
     def run(self, stop: threading.Event) -> MergeResult:
-        """Do the merges of the share, round by round, until `stop` is set."""
+        """Carry out the merges of the share, round by round, until `stop` is set."""
         with self.recording_errors():
             self._merge_all(stop)
         self._result.partitions = len(self._partitions)
@@ -300,7 +302,7 @@ class _ShareMerge(Editor):
             yield from drains_of(topic, self._share.now_ms, has_table=revision in self._share.tables)
 
     def _merge_all(self, stop: threading.Event) -> None:
-        # With Arrow, which asking whether a merge is due does without.
+        # This imports Arrow, which the check whether a merge is due does not need.
         from l0gc.streamlog.level_one.rewrite import rewrite
 
         c = self._cluster
@@ -313,7 +315,7 @@ class _ShareMerge(Editor):
             self._commit(epoch, written)
 
     def _stamp(self, state: ControllerState) -> int:
-        """Return the epoch of what is written now: below that of a value schema that has landed since the plan."""
+        """Return the epoch to stamp on new objects: it is below that of any value schema that has landed since the plan."""
         planned = {t.revision: t.value_schema for t in self.topics.values()}
         newer = (t for t in state.topics.values() if planned.get(t.revision, t.value_schema) != t.value_schema)
         return min([state.epoch, *(t.schema_epoch - 1 for t in newer)])
@@ -344,7 +346,7 @@ class _ShareMerge(Editor):
     # -- the commit of a round ----------------------------------------------------------------------------------------
 
     def _commit(self, epoch: int, written: Sequence[RewriteResult]) -> None:
-        """Commit the objects that are durable and checked. Report the others, unless they need no merge any more."""
+        """Commit the objects that are durable and checked. Report the others, unless they no longer need a merge."""
         states = self.states()
         merges: list[RewriteResult] = []
         for r in written:

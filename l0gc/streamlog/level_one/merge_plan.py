@@ -1,22 +1,23 @@
-"""Chooses which L1 objects a merge joins, and when it drains shared ones (pure).
+"""Choose which L1 objects a merge joins, and when it drains shared ones (pure).
 
-A run consists of consecutive objects of one partition, each below half of the target size. A run that a larger object ends
-is complete, and is merged once. The run at a partition's end grows with each reconcile, and is merged by size. It may have
-as many objects as log base `fan_in` of its size divided by its smallest object's, and at least three. If it has more, the
-oldest object that is at most twice as large as all later ones is merged with those. So a record is rewritten about once
-each time its object's contents double.
+A run consists of consecutive objects of one partition, each below half of the target size. A run that is followed by a
+larger object is complete, and is merged once. The run at a partition's end grows with each reconcile, and is merged by
+size. It may have as many objects as the logarithm, to base `fan_in`, of its size divided by the size of its smallest
+object, and at least three. If it has more, the oldest object that is at most twice as large as all later ones is merged
+with those. So a record is rewritten about once each time its object's contents double.
 
 Retention deletes whole objects, so records that expire soon must not share one with records that stay long. With retention
 by time, only objects of the same quarter of the retention are merged; with retention by size, the target is at most a
 quarter of it.
 
 Objects that were written under an older value schema than their topic's are rewritten, too, joined up to the target size:
-the oldest first, up to a limit for each run. An object of an epoch below the schema's was written under an older one. Each
-record is so rewritten once more for each change of a schema.
+the oldest first, up to a limit for each run. An object of an epoch below the schema's was written under an older one. So
+each record is rewritten once more for each change of a schema.
 
-A topic's shared objects in a journal are drained together, each partition's rows into objects of its own, once a partition
-has so many rows that its readers would open many objects, once the oldest is a day old, which bounds the space of rows that
-have left, or once the topic has a table. So a record is written once more, and then merged by size like all others.
+A topic's shared objects in a journal are drained together, each partition's rows into separate objects. This happens once
+a partition has so many rows that its readers would open many objects, once the oldest object is a day old, which bounds
+the space of rows that have left, or once the topic has a table. So each record is written once more, and then merged by
+size like all others.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ TARGET_BYTES: Final = 128 << 20
 """An L1 object of this size is read at the network's speed; its fixed costs are negligible."""
 FAN_IN: Final = 4
 OBJECTS: Final = 3
-"""The most undersized objects of a partition that are left alone, however small they are."""
+"""The largest number of undersized objects of a partition that are left alone, however small they are."""
 MERGED_AT_ONCE: Final = 4096
-"""The most objects that become one: their rows fit one log entry."""
+"""The most objects that are joined into one: their rows fit one log entry."""
 _PARTS: Final = 4
-"""The least number of objects that hold what a retention keeps."""
+"""The fewest objects over which the records within a retention are spread."""
 _TIMES: Final = 2
-"""An object is merged with what follows it unless that is smaller by more than this factor."""
+"""An object is merged with those after it unless they are together smaller by more than this factor."""
 DRAINED_ROWS: Final = 32
-"""The most rows that a partition has in shared objects before they are drained."""
+"""How many rows a partition may have in shared objects before they are drained."""
 DRAINED_AGE_MS: Final = 86_400_000
 """The age of a topic's oldest shared object at which they are drained."""
 _DRAIN_BYTES: Final = 256 << 20
@@ -59,8 +60,8 @@ class MergeRule:
     Attributes:
         target_bytes: the largest size of a merged object; objects of at least half of it are left alone.
         fan_in: the factor by which a partition's undersized objects must grow in total before it may have one more. A
-            larger one leaves fewer objects, and rewrites more.
-        window_ms: merge only objects whose newest records lie in the same stretch of this many milliseconds; 0 for any
+            smaller factor leaves more objects, and rewrites less.
+        window_ms: merge only objects whose newest records lie in the same period of this many milliseconds; 0 for any
             time.
 
     Raises:
@@ -79,7 +80,7 @@ class MergeRule:
 
     @property
     def enough_bytes(self) -> int:
-        """Return the size from which on objects are left alone."""
+        """Return the size at and above which objects are left alone."""
         return self.target_bytes - self.target_bytes // 2
 
     def within(self, retention: Retention) -> MergeRule:
@@ -108,8 +109,8 @@ class MergeGroup:
 
 
 def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[int, int]]:
-    """Return the spans of a partition's consecutive objects, of these sizes, to join: each from its first to before its
-    end. `grows`: whether a reconcile adds objects at the end.
+    """Return the spans to join of a partition's consecutive objects, given their sizes, as (first, end), end excluded.
+    `grows`: whether a reconcile adds objects at the end.
     """
     runs: list[tuple[int, int]] = []
     first = 0
@@ -122,7 +123,9 @@ def spans(sizes: Sequence[int], rule: MergeRule, *, grows: bool) -> list[tuple[i
 
 
 def _first_due(sizes: Sequence[int], fan_in: int) -> int:
-    """Return the first object of a growing run that is merged with all after it; their number if there is nothing to do."""
+    """Return the first object of a growing run that is merged with all after it; the number of objects if there is nothing
+    to do.
+    """
     sizes = [max(1, size) for size in sizes]
     first = len(sizes)
     if first <= OBJECTS:
@@ -158,14 +161,14 @@ def _filled(sizes: Sequence[int], first: int, end: int, target: int, least: int 
 
 
 def merges_of(topic: TopicState, rule: MergeRule, is_chosen: Callable[[Rows], Rows]) -> Iterator[MergeGroup]:
-    """Yield the merges in the `wanted` partitions of a topic, by partition and offset."""
+    """Yield the merges in a topic's partitions for which `is_chosen` is true, by partition and offset."""
     partitions = candidates(topic, rule)
     for partition in partitions[is_chosen(partitions)].tolist():
         yield from _merges(topic.revision, partition, topic.l1_of(partition), rule)
 
 
 def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule) -> Iterator[MergeGroup]:
-    # Stretches of time, and what lies between holes, which no object spans (hazard 35), or between rows of shared objects.
+    # A run ends at a period's end, at a hole, which no object spans (hazard 35), and at rows of shared objects.
     hole = is_hole(rows)
     apart = hole[1:] | hole[:-1] | _apart(rows, rule)
     for part in np.split(rows, np.flatnonzero(apart) + 1):
@@ -177,8 +180,8 @@ def _merges(revision: int, partition: int, rows: Rows, rule: MergeRule) -> Itera
 
 
 def _apart(rows: Rows, rule: MergeRule) -> Rows:
-    """Return which rows, from the second on, may not be merged with the one before: they are of another partition or stretch
-    of time, or records lie between them.
+    """Return which rows, from the second on, may not be merged with the one before: they belong to another partition or
+    period, or other records lie between them.
     """
     number = rows["max_timestamp"] // (rule.window_ms or MAX_OFFSET)
     gap = rows["base"][1:] != rows["last"][:-1] + 1
@@ -187,7 +190,7 @@ def _apart(rows: Rows, rule: MergeRule) -> Rows:
 
 
 def outdated_rows(rows: Rows, schema_epoch: int) -> Rows:
-    """Return the objects, of these, that lack the columns of the value schema that their topic got in this epoch."""
+    """Return those objects that lack the columns of the value schema that their topic got in epoch `schema_epoch`."""
     return rows[(rows["epoch"] < schema_epoch) & ~is_hole(rows)]
 
 
@@ -200,13 +203,13 @@ def without_merged(rows: Rows, merges: Sequence[MergeGroup]) -> Rows:
 
 
 def within_limit(rows: Rows, limit: int) -> Rows:
-    """Return the first of some objects, of at most this many bytes in total, but at least one until the limit is reached."""
+    """Return the first objects with at most `limit` bytes in total, but at least one if the limit is positive."""
     most = int(np.searchsorted(np.cumsum(rows["bytes"]), limit, "right"))
     return rows[: max(1, most) if limit > 0 else 0]
 
 
 def rewrites_of(revision: int, rows: Rows, rule: MergeRule) -> Iterator[MergeGroup]:
-    """Yield objects of a topic to rewrite, joined with those next to them up to the target size."""
+    """Yield the rewrites of a topic's objects, in which neighbours are joined up to the target size."""
     rows = in_order(rows)
     for part in np.split(rows, np.flatnonzero(_apart(rows, rule)) + 1):
         sizes = part["bytes"].tolist()
@@ -215,8 +218,8 @@ def rewrites_of(revision: int, rows: Rows, rule: MergeRule) -> Iterator[MergeGro
 
 
 def candidates(topic: TopicState, rule: MergeRule) -> Rows:
-    """Return the partitions that may have something to merge: those with a run of more objects than may be left alone. A
-    quick check of columns, before a slow one of each.
+    """Return the partitions that may have something to merge: those with a run of more objects than may be left alone.
+    This is a quick check of whole columns, before the slow one of each partition.
     """
     rows = topic.l1
     small = (rows["bytes"] < rule.enough_bytes) & ~is_hole(rows)
@@ -233,10 +236,10 @@ def candidates(topic: TopicState, rule: MergeRule) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What a topic's shared objects hold of the partitions `first` to `end`, end excluded: so many rows, records and bytes
-    of so many partitions.
+    """The contents of a topic's shared objects for the partitions `first` to `end`, end excluded: the numbers of
+    partitions, records and bytes.
 
-    `objects` are the shared objects that are counted here: all of them in the first piece of a topic.
+    `objects` is the number of shared objects counted here: all of them in the first piece of a topic, none in the others.
     """
 
     revision: int
@@ -249,7 +252,7 @@ class Drain:
 
 
 def drains_of(topic: TopicState, now_ms: int, *, has_table: bool) -> Iterator[Drain]:
-    """Yield the pieces in which a topic's shared objects are to be drained now, by partition."""
+    """Yield the pieces in which a topic's shared objects are due to be drained, by partition."""
     if not topic.shared:
         return
     rows = np.concatenate([o.rows[o.is_named] for o in topic.shared])

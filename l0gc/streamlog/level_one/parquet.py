@@ -1,11 +1,11 @@
-"""L1 objects: Parquet files with the records of one partition at consecutive offsets; their contents, and how to read them.
+"""Read L1 objects: Parquet files with the records of one partition at consecutive offsets.
 
-An object's footer is read first. It locates each row group, with the timestamps between which its records lie. Only row
+An object's footer is read first. It locates each row group, and contains the range of its records' timestamps. Only row
 groups with requested records are fetched, ahead of their decoding. Everything that is read must match the journal: the
-object's key in its metadata, the columns, the offsets from first to last, a checksum for each page, and one for the footer.
-A difference is reported as corruption, by name. Parquet has no checksum for a footer, and Arrow ends the process on some
-damaged ones. So nothing of a footer is used before its checksum, which lies directly before it, where other readers of
-Parquet do not look.
+object's key in its metadata, the columns, the offsets from first to last, a checksum for each page, and one for the
+footer. A difference is reported as corruption of the named object. Parquet has no checksum for a footer, and Arrow ends
+the process on some damaged footers. So a footer is not used before its checksum was verified. The checksum lies directly
+before the footer, where other readers of Parquet do not look.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ FIELD_IDS: Final = {
         1,
     )
 }
-"""The id of each column, by which a table finds it in every file, whatever its name or position. An id never changes.
-Objects of older versions have no ids; their columns are found by name.
+"""The id of each column, by which a table finds the column in every file, whatever its name or position. An id never
+changes. Objects of older versions have no ids; their columns are found by name.
 """
 
 
@@ -58,10 +58,11 @@ L1_SCHEMA: Final = pa.schema(
         _column("epoch", pa.int64()),
     ]
 )
-"""`epoch` is that of the L0 object which the record came from."""
+"""`epoch` is that of the L0 object from which the record came."""
 PARTITION: Final = _column("partition", pa.int32())
-"""The same number in each row, for other readers: some find no rows by a table's partition if it is in no file. l0gc takes
-it from the key, so an object of an older version lacks it."""
+"""The same number in each row, for other readers: some find no rows by a table's partition unless the files have the
+column. l0gc takes the number from the key, and objects of older versions lack the column.
+"""
 _HEADER: Final = pa.struct([_column(f"headers.element.{f.name}", f.type, nullable=f.nullable) for f in HEADER])
 _OPTIONAL: Final = pa.schema(
     [
@@ -74,35 +75,38 @@ L1_COLUMNS: Final = pa.schema([*L1_SCHEMA, *_OPTIONAL])
 L1_FILE: Final = pa.schema([*L1_SCHEMA, PARTITION, *_OPTIONAL])
 """All columns that a new object may have, in order."""
 GIVEN_UP_METADATA: Final = "l0gc.given_up"
-"""The metadata of a hole, an object without rows: who gave up its records, when and why, as JSON; see `give_up.py`."""
+"""The metadata of a hole, an object without rows: by whom, when and why its records were given up, as JSON; see
+`give_up.py`.
+"""
 KEY_METADATA: Final = "l0gc.key"
 """The object's key, in Parquet's metadata: an object at another key is rejected."""
 SCHEMA_METADATA: Final = "l0gc.value_schema"
-"""The number of the value schema by which the typed columns were made, which follow l0gc's own; absent without any."""
+"""The number of the value schema of the typed columns, which follow l0gc's own; absent if there are none."""
 RECORD: Final = ("timestamp", "key", "value")
 """The columns of a record that a reader needs, besides its offset."""
 WHOLE_RECORD: Final = (*RECORD, *OPTIONAL.names)
 WHOLE_BYTES: Final = 64 << 10
-"""An object up to this size is fetched at once: its footer alone would also cost a request."""
+"""An object up to this size is fetched as a whole, since its footer alone would also cost a request."""
 CHUNK_BYTES: Final = 16 << 20
-"""About this much of neighbouring row groups is fetched with one request."""
+"""About how many bytes of neighbouring row groups are fetched with one request."""
 _LEAST_TAIL: Final = 8 << 10
 _USUAL_TAIL: Final = 24 << 10
-"""A footer is looked for in the last 512th of an object, at least 8 and at most 24 KiB, which hold that of 50 and of 150 MiB
-of records; or in the last 2,048th of an object that is larger than usual."""
+"""A footer is first searched for in the last 512th of an object, of at least 8 and at most 24 KiB; these hold the footers
+of 50 and 150 MiB of records. In an object that is larger than usual, it is the last 2,048th.
+"""
 _MAGIC: Final = 8
 """Bytes after a footer: its length, and Parquet's name."""
 _CHECKSUM: Final = 4
-"""Bytes before a footer: the CRC32C of all that follows them."""
+"""Bytes before a footer: the CRC32C of everything after them."""
 _CHECKED: Final = frozenset({"offset", "timestamp", "epoch"})
-"""The columns whose statistics are compared with what is read: numbers that each writer's footer has."""
+"""The columns whose statistics are compared with the records: every writer's footer has them."""
 _NEEDED: Final = frozenset(L1_SCHEMA.names)
 _BROKEN: Final = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedFile:
-    """An L1 object, and the requested offsets from `start` up to, but without, `end`."""
+    """An L1 object, and the requested offsets `start` to `end`, end excluded."""
 
     key: str
     file: L1File
@@ -112,7 +116,7 @@ class WantedFile:
 
 @dataclass(frozen=True, slots=True)
 class RowGroup:
-    """A row group: its number, the offset of its first record, and its records."""
+    """A row group: its number, the offset of its first record, and how many records it has."""
 
     number: int
     base: int
@@ -125,7 +129,7 @@ class RowGroup:
 
 @dataclass(slots=True)
 class OpenL1File:
-    """An L1 object whose footer was read; `body` is the whole object if it was fetched with it."""
+    """An L1 object whose footer was read; `body` is the whole object if it was fetched with the footer."""
 
     wanted: WantedFile
     metadata: Any
@@ -143,12 +147,12 @@ class L1Chunk:
 
     @property
     def bytes(self) -> int:
-        """Return about how many bytes its row groups take."""
+        """Estimate how many bytes its row groups take."""
         return sum(self.opened.metadata.row_group(g.number).total_byte_size for g in self.groups)
 
 
 class RangedFile(io.RawIOBase):
-    """A file of a known size; `fetch` returns this many of its bytes from an offset on."""
+    """A file of a known size; `fetch` returns bytes, given an offset and their number."""
 
     def __init__(self, size: int, fetch: Callable[[int, int], bytes]) -> None:
         self._size, self._fetch, self._at = size, fetch, 0
@@ -175,7 +179,7 @@ class RangedFile(io.RawIOBase):
 
 
 def _within(pieces: Sequence[tuple[int, bytes]], start: int, size: int) -> bytes:
-    """Return a file of which only some pieces are in memory, for readers that use no others."""
+    """Return bytes of a file that is only partly in memory, for readers that use no others."""
     for at, body in pieces:
         if at <= start and start + size <= at + len(body):
             return body[start - at : start - at + size]
@@ -272,21 +276,21 @@ def _check_l1(metadata: Any, key: str) -> None:
     if wrong:
         raise CorruptObjectError(f"{key} does not have the columns of an L1 object")
     if (metadata.metadata or {}).get(KEY_METADATA.encode()) != key.encode():
-        raise CorruptObjectError(f"{key} holds another object, or nothing that says which; restore it from a version")
+        raise CorruptObjectError(f"{key} holds another object, or does not name its object; restore it from a version")
 
 
 def _check_group(size: int, of_group: Mapping[str, Any], key: str) -> None:
-    """Raise `CorruptObjectError` if a row group of this size would unpack to more than any writer puts there.
+    """Raise `CorruptObjectError` if a row group of this size would unpack to more than any writer puts into one.
 
-    The footer's sizes do not bound values that a dictionary repeats, or that repeat the beginning of the one before. No
-    writer stores values in these ways.
+    The footer's sizes do not bound values that a dictionary repeats, or that repeat the beginning of the previous value.
+    No writer stores values in these ways.
     """
     for path, c in of_group.items():
         if path in _CHECKED:
             continue
         if "DELTA_BYTE_ARRAY" in c.encodings or (path == "value" and c.has_dictionary_page):
             raise CorruptObjectError(
-                f"{key} has column {path} in an encoding that may repeat long values, as no L1 object has; restore that "
+                f"{key} has column {path} in an encoding that may repeat long values, which no L1 object has; restore that "
                 "object from a version"
             )
     size = max(size, sum(c.total_uncompressed_size for c in of_group.values()))
@@ -308,7 +312,7 @@ def has_l1_columns(schema: pa.Schema, *, only: bool = False) -> bool:
 
 
 def schema_number(metadata: Any) -> int:
-    """Return the number of the value schema of an object's typed columns; 0 without one."""
+    """Return the number of the value schema of an object's typed columns; 0 if there is none."""
     return int((metadata.metadata or {}).get(SCHEMA_METADATA.encode(), 0))
 
 
@@ -317,7 +321,9 @@ def _broken(key: str, e: Exception) -> CorruptObjectError:
 
 
 def wanted_groups(opened: OpenL1File, since_ms: int | None = None) -> list[RowGroup]:
-    """Return the row groups that may hold requested records; with `since_ms`, records of that time or later."""
+    """Return the row groups that may hold requested records; with `since_ms`, only those with records of that time or
+    later.
+    """
     w = opened.wanted
     return [
         g
@@ -331,7 +337,8 @@ def _reaches(metadata: Any, number: int, since_ms: int) -> bool:
     statistics = column.statistics
     if statistics is None or not statistics.has_min_max:
         return True
-    # As they are stored, in milliseconds: pyarrow needs pandas to make times of them, a third of a second for each worker.
+    # The raw values are milliseconds. To convert them to times, pyarrow imports pandas: a third of a second for each
+    # worker.
     return bool(statistics.max_raw >= since_ms)
 
 
@@ -341,7 +348,7 @@ def _columns(metadata: Any, number: int) -> list[Any]:
 
 
 def chunks(opened: OpenL1File, groups: Sequence[RowGroup]) -> Iterator[L1Chunk]:
-    """Yield the row groups, in groups that are fetched together."""
+    """Yield the row groups in chunks that are fetched together."""
     chunk = L1Chunk(opened, [])
     size = 0
     for g in groups:
@@ -385,14 +392,14 @@ def fetch_chunk(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> L1C
 def read_l1(
     store: ObjectStore, opened: OpenL1File, names: Sequence[str], since_ms: int | None = None
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Yield the records of an object that may be requested, chunk by chunk. See `decode_fetched`."""
+    """Yield the records of an object that may be among the requested ones, chunk by chunk. See `decode_fetched`."""
     for chunk in chunks(opened, wanted_groups(opened, since_ms)):
         yield from decode_fetched(store, fetch_chunk(store, chunk, names), names)
 
 
 def decode_fetched(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> list[tuple[int, pa.RecordBatch]]:
-    """Return the records of a chunk that was fetched, as `decode` yields them. A damaged chunk is fetched again
-    (hazard 34): whatever writes these records elsewhere becomes their only copy.
+    """Return the records of a fetched chunk, as `decode` yields them. A damaged chunk is fetched again (hazard 34), since
+    a rewrite of these records becomes their only copy.
     """
     fetched = [chunk]
 
@@ -408,7 +415,7 @@ def decode_fetched(store: ObjectStore, chunk: L1Chunk, names: Sequence[str]) -> 
 
 
 def read_body(key: str, body: bytes, file: L1File) -> Iterator[pa.RecordBatch]:
-    """Yield the records of an object that is in memory, checked as if it was read from the store."""
+    """Yield the records of an object in memory, with the same checks as if it were read from the store."""
     whole = WantedFile(key, file, file.base_offset, file.last_offset + 1)
     opened = OpenL1File(whole, pq.read_metadata(pa.BufferReader(body)), body)
     _add_groups(opened)
@@ -419,12 +426,12 @@ def read_body(key: str, body: bytes, file: L1File) -> Iterator[pa.RecordBatch]:
 
 def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Yield the records of a chunk in order, as (offset of the first, batch); `names` includes the offset. A batch lacks
-    optional columns that the object lacks. Raises `CorruptObjectError` if the records differ from the journal's, or from
-    what the footer has of them.
+    optional columns that the object lacks. Raises `CorruptObjectError` if the records differ from the journal or from the
+    footer's statistics.
     """
     key, f = chunk.opened.wanted.key, chunk.opened.wanted.file
     try:
-        body = chunk.opened.body  # Arrow reads bytes without Python, and so without waiting for its lock
+        body = chunk.opened.body  # Arrow reads bytes without calling Python, and so without waiting for its lock
         file = pa.BufferReader(body) if body else RangedFile(f.bytes, functools.partial(_within, chunk.pieces))
         parquet = pq.ParquetFile(
             file, metadata=chunk.opened.metadata, pre_buffer=False, page_checksum_verification=True
@@ -448,8 +455,8 @@ def decode(chunk: L1Chunk, names: Sequence[str]) -> Iterator[tuple[int, pa.Recor
 
 
 def _check_statistics(chunk: L1Chunk, table: pa.Table) -> None:
-    """Raise `CorruptObjectError` if a row group's numbers are not those in the footer, which is sealed: its pages may be
-    another object's, with correct checksums.
+    """Raise `CorruptObjectError` if a row group's numbers differ from those in the sealed footer: its pages may belong to
+    another object, with correct checksums.
     """
     at = 0
     for g in chunk.groups:

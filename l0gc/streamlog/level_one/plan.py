@@ -1,10 +1,11 @@
-"""Reconcile's selector: what waits in L0, and what a round takes of it.
+"""Select the L0 objects that a reconcile lifts, round by round.
 
-A run lifts what was there when it began. It works in rounds, each committed before the next, so that a killed run keeps
-what it lifted. A round takes the oldest epochs first, over all journals, so that M moves as early as possible. It takes
-whole log entries of a journal: those after the last round's cut, up to its own. It passes over a partition that still has
-something at or below the last cut (a damaged block, or another reconciler was first), by the journal's state alone. Where
-the commit lands, the journal decides whether it begins where the partition is (hazard 9).
+A run lifts the records that were there when it began. It works in rounds, each committed before the next, so that a killed
+run keeps the lifted records. A round takes the oldest epochs first, over all journals, so that M moves as early as
+possible. It takes whole log entries of a journal: those after the last round's cut, up to its own. It skips a partition
+that still has extents at or below the last cut (a damaged block, or another reconciler was first); the journal's state
+alone shows this. Where the commit lands, the journal checks that it begins right after the partition's last reconciled
+offset (hazard 9).
 """
 
 from __future__ import annotations
@@ -31,32 +32,34 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 ROUND_BYTES: Final = 4 << 30
-"""How much of L0 a round takes: some minutes of work for a small cluster, which is what a killed run can lose."""
+"""How many bytes of L0 a round takes: some minutes of work for a small cluster, which a killed run can lose."""
 TASK_BYTES: Final = 32 << 20
-"""How much of L0 one task reads, and about what one task writes; some hundred MiB of records."""
+"""How many bytes of L0 a task reads, and about how many it writes: some hundred MiB of records."""
 SMALL_TASK_BYTES: Final = 1 << 20
-"""Below this a task costs more than it saves."""
+"""Below this size, a task costs more than it saves."""
 MAX_WRITERS: Final = 200
-"""At most so many tasks write: each reader sends something to each of them."""
+"""The most tasks that write, since each reader sends records to each of them."""
 TOGETHER: Final = 256
-"""So many consecutive partitions or more go to the same writer if partitions are small: those of a writer share objects."""
+"""If partitions are small, at least this many consecutive ones go to the same writer, since those of a writer share
+objects.
+"""
 NOT_TOGETHER: Final[Mapping[int, int]] = {}
 _SMALL_BYTES: Final = 256 << 10
-"""Partitions with less L0 than this in a round, on average, are small."""
+"""Partitions with less L0 than this in a round, on average, count as small."""
 _CUTS: Final = 16
-"""At how many points a round may be cut within one journal."""
+"""The number of points at which a round may be cut within one journal."""
 _SPREAD: Final = 0x9E3779B1
 """Mixes a revision (Knuth's multiplicative hash), so that topics of one partition each go to different writers."""
 _LOOK_AT: Final = 8
-"""The number of journals that are read, and held, at once to see whether there is work."""
+"""The number of journals that are read and held at once to determine whether there is work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
     """The part of a journal from which a round may take: entries above `after`, up to `upto`, of these topics by revision.
 
-    In each partition it takes what lies at or below `epoch`, and everything before that, since a partition is lifted in
-    order. `begins` is how many bytes the round takes from earlier windows.
+    In each partition, it takes the extents at or below `epoch`, and all before them, since a partition is lifted in order.
+    `begins` is how many bytes the round takes from the windows before this one.
     """
 
     journal: int
@@ -68,7 +71,7 @@ class Window:
 
 
 class Step(NamedTuple):
-    """Consecutive entries, up to the log offset `cut`: its objects and bytes to read, and their lowest epoch."""
+    """Consecutive entries up to the log offset `cut`: the numbers of objects and bytes to read, and their lowest epoch."""
 
     cut: int
     epoch: int
@@ -80,8 +83,8 @@ class Step(NamedTuple):
 class JournalPlan:
     """The objects that a round can take from a journal, oldest first, and whether there is `more` after them.
 
-    `end` is the log's last offset at that moment. `errors` names what cannot be taken at all. `records` is how many the
-    window has, if it is a journal's first.
+    `end` is the log's last offset at that moment. `errors` are the reasons why nothing, or a topic, cannot be taken.
+    `records` is how many records the window has, if it is a journal's first window.
     """
 
     journal: int
@@ -94,7 +97,7 @@ class JournalPlan:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round: what it takes, the epoch that stamps its L1 objects, and its number of tasks.
+    """One round: the windows that it takes, the epoch stamped on its L1 objects, and its numbers of tasks.
 
     `alone` are the revisions of topics whose partitions do not share objects, since a table needs objects of single
     partitions. `together` has, by revision, how many consecutive partitions of a topic go to one writer.
@@ -109,7 +112,7 @@ class Round:
     together: Mapping[int, int] = field(default_factory=dict)
 
     def reader_of(self, take: Window, before: int) -> int:
-        """Return the reader of an object before which the take has `before` bytes."""
+        """Return the reader of an object that has `before` bytes before it in its window."""
         return min(self.readers - 1, (take.begins + before) * self.readers // max(1, self.bytes))
 
     def topics(self) -> dict[int, Topic]:
@@ -126,10 +129,10 @@ class ObjectRead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A reason why records could not be lifted: in each of `partitions`, those from the offset in `bases` on.
+    """A reason why records could not be lifted, for each of `partitions` those from its offset in `bases` on.
 
     Attributes:
-        may_return: the store does not answer for the object at present, so nothing is known to be lost.
+        may_return: whether the store just does not answer for the object at present, so that nothing is known to be lost.
     """
 
     journal: int
@@ -150,7 +153,7 @@ def windows_of(state: ControllerState, topic: str | None, up_to: int = MAX_EPOCH
 
 
 def checked_windows(windows: Sequence[Window], unread: Mapping[str, str]) -> list[Window]:
-    """Return those of the journals that are known not to be set back (hazard 38)."""
+    """Return the journals that are known not to have been set back (hazard 38)."""
     return [w for w in windows if f"journal {w.journal}" not in unread]
 
 
@@ -172,25 +175,26 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
 def has_work(
     cluster: ClusterHandles, topic: str | None = None, *, up_to: int = MAX_EPOCH, looked: bool = False
 ) -> bool:
-    """Return whether there is anything to lift, or a journal that cannot be read; see `waiting_bytes`."""
+    """Return whether there are records to lift, or a journal that cannot be read; see `waiting_bytes`."""
     return waiting_bytes(cluster, topic, 1, up_to=up_to, looked=looked) > 0
 
 
 def waiting_bytes(
     cluster: ClusterHandles, topic: str | None, enough: int, *, up_to: int = MAX_EPOCH, looked: bool = False
 ) -> int:
-    """Return how many bytes of L0 to lift, not exactly above `enough`. Errors to report count as one byte.
+    """Return how many bytes of L0 there are to lift; above `enough`, the number is not exact. Errors to report count as
+    one byte.
 
-    This reads the journals, a few at a time, and forgets those that the process does not keep: it only helps to choose an
-    engine.
+    This reads the journals, a few at a time, and keeps none that the process does not keep anyway, since the result only
+    helps to choose an engine.
 
     Args:
         up_to: see `windows_of`.
-        looked: this process has just found no log set back; a run looks again before it lifts anything.
+        looked: whether this process has just found that no log was set back; a run checks again before it lifts anything.
 
     Raises:
         NotFoundError: the topic does not exist.
-        EpochRegressionError: nothing may be lifted, see `reconcile`.
+        EpochRegressionError: lifting is not allowed, see `reconcile`.
     """
 
     def look(window: Window) -> int:
@@ -206,7 +210,9 @@ def waiting_bytes(
 
 
 def few_at_once(cluster: ClusterHandles, look: Callable[[A], B], journals: Sequence[A]) -> Iterator[B]:
-    """Yield the result of `look` for each, in order, with few journals in memory, and none read before it is requested."""
+    """Yield the result of `look` for each journal, in order. Few journals are in memory at once, and none is read before
+    it is requested.
+    """
     for at in range(0, len(journals), _LOOK_AT):
         yield from cluster.parallel.map(look, journals[at : at + _LOOK_AT])
 
@@ -217,8 +223,8 @@ def few_at_once(cluster: ClusterHandles, look: Callable[[A], B], journals: Seque
 def strangers(state: JournalState, window: Window) -> list[str]:
     """Return the topics that differ between the journal and the controller's log, which was then restored from a backup."""
     return [
-        f"topic {expected.name!r} (revision {revision}) is another one in journal {window.journal}: the controller log "
-        "looks restored from a backup, and gave that revision a second time; it is left as it is"
+        f"topic {expected.name!r} (revision {revision}) is not the one in journal {window.journal}: the controller log "
+        "looks restored from a backup, and has assigned the revision again; the topic is left as it is"
         for revision, expected in sorted(window.topics.items())
         if (topic := state.topics.get(revision)) is not None and topic.topic_id not in ("", expected.topic_id)
     ]
@@ -251,7 +257,9 @@ def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tupl
 
 
 def _ends(topic: TopicState, epoch: int) -> Rows | None:
-    """Return for each partition the log offset of its last extent at or below `epoch`; None if all extents are."""
+    """Return, for each partition, the log offset of its last extent at or below `epoch`; None if all extents are that
+    old.
+    """
     if all(o.epoch <= epoch for o in topic.objects):
         return None
     ends = np.full(int(topic.partitions[-1]) + 1, -1, np.int64)
@@ -282,13 +290,13 @@ def _together(a: Step, b: Step) -> Step:
 
 
 def choose_steps(plans: Iterable[JournalPlan], budget: int, first: int | None = None) -> dict[int, Step]:
-    """Return how far a round goes in each journal, with the lowest epochs first.
+    """Return how far a round proceeds in each journal, with the lowest epochs first.
 
-    A step holds back its own epoch and later ones, since a journal is taken in order.
+    A step ranks by the lowest epoch of itself and the steps after it, since a journal is taken in order.
 
     Args:
-        budget: the most bytes to take, but always at least one step.
-        first: if given, take no step if the first has more bytes than this.
+        budget: the most bytes to take; at least one step is always taken.
+        first: if given, take no step if the first one has more bytes than this.
     """
     rest = {p.journal: p.steps for p in plans if p.steps}
     lowest_epochs = {
@@ -321,9 +329,9 @@ def make_round(
     """Return the round that takes the chosen steps, with as many tasks as are worthwhile.
 
     Args:
-        windows: the planned ones.
+        windows: the planned windows.
         cores: how many tasks run at once.
-        partitions: how many the topics have, and so the most useful writers.
+        partitions: how many partitions the topics have, which limits the number of useful writers.
         alone: see `Round`.
     """
     takes: list[Window] = []
@@ -343,8 +351,8 @@ def make_round(
 
 
 def task_counts(size: int, objects: int, cores: int, partitions: int) -> tuple[int, int]:
-    """Return how many readers and writers are worthwhile for so many bytes, objects and partitions. With one core, a single
-    reader and writer do everything.
+    """Return how many readers and writers are worthwhile for these numbers of bytes, objects and partitions. With one
+    core, one reader and one writer do everything.
     """
     if cores == 1:
         return 1, 1
@@ -354,7 +362,7 @@ def task_counts(size: int, objects: int, cores: int, partitions: int) -> tuple[i
 
 
 def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None:
-    """Return the part of an object that is still to be read; None if all of it was lifted, expired or given up."""
+    """Return the part of an object that still has to be read; None if all of it was lifted, expired or given up."""
     extents = read.object.extents
     for o in topic.objects:
         if (o.key, o.start) == (read.object.key, read.object.start):
@@ -365,14 +373,14 @@ def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None
 
 
 def writers_of(revision: int, partitions: Rows, writers: int, together: Mapping[int, int] = NOT_TOGETHER) -> Rows:
-    """Return the writer of each partition: one gets all of a partition's records; see `Round` for `together`."""
+    """Return the writer of each partition, which gets all its records; see `Round` for `together`."""
     groups = partitions.astype(np.int64) // together.get(revision, 1)
     mixed: Rows = (groups + ((revision * _SPREAD >> 12) & 0xFFFFF)) % writers
     return mixed
 
 
 def still_there(state: JournalState, fault: Fault) -> Fault | None:
-    """Return a fault without the records that were reconciled since; None if none are left."""
+    """Return a fault without the records that were reconciled in the meantime; None if no record is left."""
     topic = state.topics.get(fault.revision)
     if topic is None:
         return None
@@ -383,6 +391,6 @@ def still_there(state: JournalState, fault: Fault) -> Fault | None:
 
 
 def is_unreconciled(topic: TopicState, partitions: Rows, bases: Rows) -> Rows:
-    """Return for each (partition, offset) whether that record is not in L1."""
+    """Return, for each (partition, offset), whether that record is not in L1."""
     unreconciled: Rows = topic.values(topic.reconciled, partitions, MAX_OFFSET) < bases
     return unreconciled

@@ -1,7 +1,7 @@
-"""Turns L0 objects, or shared L1 objects, into records in columns: the work of the readers of a reconcile and of a drain.
+"""Turn L0 objects, or shared L1 objects, into records in columns, for the readers of a reconcile or a drain.
 
-Every block is checked against the journal's CRC32C. Records of a damaged or missing one become a `Fault` that names it, and
-everything else continues. Whole blocks are turned into columns at once, so an extent costs no Python object.
+Every block is checked against the journal's CRC32C. Records of a damaged or missing block become a `Fault` that names it,
+and all others are read. Whole blocks are turned into columns at once, so an extent costs no Python object.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ ROWS: Final = pa.schema(
 )
 """The columns that a reader sends to a writer; a batch also has the optional ones of its records."""
 BATCH_BYTES: Final = 4 << 20
-"""About how much of records is put in order and sent on at once."""
+"""About how many bytes of records are sorted and sent at once."""
 
 StillNeeded = Callable[[ObjectRead], ObjectRead | None]
-"""Returns what a journal still needs of an unreadable object; None for nothing (hazard 19)."""
+"""Returns the part of an unreadable object that a journal still needs; None if it needs nothing (hazard 19)."""
 Row: TypeAlias = pa.RecordBatch | Fault
 
 
@@ -61,7 +61,7 @@ def read_rows(
     together: Mapping[int, int] = NOT_TOGETHER,
 ) -> Iterator[tuple[int, Row]]:
     """Yield the records of L0 objects, as (number of their writer, batch of `ROWS` or fault). Each batch is in order of
-    revision, partition and offset; the next one may begin anywhere. Raises `StoreError`.
+    revision, partition and offset, but the batches are not. Raises `StoreError`.
     """
     bodies = parallel.fetch_ahead(
         lambda read: (read, _fetched(store, read.object)), reads, lambda read: read.object.bytes
@@ -74,7 +74,7 @@ def read_rows(
 def _parts(
     decoded: Iterable[tuple[ObjectRead, list[_Block | Fault] | CorruptObjectError]], still_needed: StillNeeded
 ) -> Iterator[list[_Block] | Fault]:
-    """Yield blocks of about `BATCH_BYTES` together, and each fault alone."""
+    """Yield groups of blocks of about `BATCH_BYTES`, and each fault alone."""
     blocks: list[_Block] = []
     size = 0
     for read, of_object in decoded:
@@ -92,7 +92,7 @@ def _parts(
 
 
 def _by_writer(writers: int, together: Mapping[int, int], part: list[_Block] | Fault) -> list[tuple[int, Row]]:
-    """Return a fault, or the records of some blocks in order, for each writer that gets some of them."""
+    """Return a fault, or the sorted records of some blocks, for each writer that gets any of them."""
     if not isinstance(part, Fault):
         return [*_in_order(part, writers, together)]
     of = writers_of(part.revision, part.partitions, writers, together)
@@ -103,7 +103,7 @@ def _by_writer(writers: int, together: Mapping[int, int], part: list[_Block] | F
 
 
 def _fetched(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Block, bytes]] | CorruptObjectError:
-    """Return each needed block with its body, or with why the object cannot be read."""
+    """Return each needed block with its body, or the reason why the object cannot be read."""
     blocks = [o.block(number) for number in o.needed]
     try:
         return list(zip(blocks, fetch_blocks(store, o.key, blocks), strict=True))
@@ -142,7 +142,7 @@ def _blocks(read: ObjectRead, fetched: list[tuple[Block, bytes]]) -> Iterator[_B
         beyond = extents["row"].astype(np.int64) + extents["records"] > records.num_rows
         if beyond.any():
             where = f"{o.key} at bytes {block.start} to {block.start + block.length}"
-            message = f"{where} holds {records.num_rows} records, fewer than the journal has"
+            message = f"{where} holds {records.num_rows} records, fewer than the journal records"
             yield _fault(read, extents[beyond], CorruptObjectError(f"{message}; restore that object from a version"))
             extents = extents[~beyond]
         if len(extents):
@@ -177,7 +177,7 @@ def _in_order(
     at = ends - counts
     if (begins != at).any():
         records = records.take(numbers(np.repeat(begins - at, counts) + np.arange(ends[-1])))
-    if "epoch" in schema.names:  # a shared object has that of each record
+    if "epoch" in schema.names:  # a shared object has the epoch of each record
         del columns["epoch"]
     columns = {name: np.repeat(column[order], counts) for name, column in columns.items()}
     columns["partition"] = np.repeat(extents["partition"].astype(np.int64), counts)

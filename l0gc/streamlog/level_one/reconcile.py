@@ -1,16 +1,16 @@
-"""Runs a reconcile: round after round, until everything is in L1 that was there when it began.
+"""Run a reconcile: round after round, until all records that were there when it began are in L1.
 
-Workers plan a round and lift it; only numbers for each journal and each lifted partition come back. Each round gets a fresh
-stamp of the cluster epoch before its first L1 object is written, and is committed before the next one. It is a flow of four
-stages (`Lift`), chained in this process, so a round is never in memory as a whole.
+Workers plan a round and lift it; they return only numbers for each journal and each lifted partition. Each round gets a
+fresh stamp of the cluster epoch before its first L1 object is written, and is committed before the next one begins. It is
+a flow of four stages (`Lift`), chained in this process, so a round is never in memory as a whole.
 
-A task may run twice, or a run may die. So L1 objects have random names and count only once a journal names them, records
-that were sent twice are written once, and a commit that landed before is recognised.
+A task may run twice, or a run may be killed. So L1 objects have random names and count only once a journal names them,
+records that were sent twice are written once, and a commit that has already landed is recognised.
 
-A commit happens only when everything that it names is durable, and it deletes nothing. It may run again, because Spark
+A commit happens only when every object that it names is durable, and it deletes nothing. It may run again, because Spark
 repeats its task or a reply was lost, with an expiry, a merge or a vacuum in between (hazard 28). One entry names all of a
 partition's objects. So if the journal names one of them or has dropped it, the entry landed, and all of them count. Once
-vacuum has deleted all of them, nothing proves that, and the partition counts as lost.
+vacuum has deleted all of them, there is no proof any more, and the partition counts as lost.
 """
 
 from __future__ import annotations
@@ -76,20 +76,21 @@ class ReconcileResult(Outcome):
     """The result of a reconcile.
 
     Attributes:
-        records: Records that are in L1 now and were not before.
-        l1_objects: L1 objects that were committed.
-        bytes: Their size.
+        records: How many records this run moved to L1.
+        l1_objects: How many L1 objects were committed.
+        bytes: The size of these L1 objects.
         partitions: How many partitions had records lifted.
-        lost: Partitions that another reconciler advanced, or whose topic was deleted during the run, once for each round.
-            Not an error. No journal names what was written for them; [vacuum](#l0gc-vacuum) removes it.
+        lost: How many partitions another reconciler advanced, or whose topic was deleted during the run, once for each
+            round. This is not an error. No journal names the objects written for them; [vacuum](#l0gc-vacuum) removes
+            them.
         rounds: How many rounds it took.
-        limited: Whether `--max-bytes` left something that could have been lifted.
-        misfits: Records of which something does not fit their topic's value schema: it is null, and named in
-            `value_error`. Not an error.
-        errors: What was skipped and why: journals that cannot be read, L0 objects that are missing or damaged, each with
-            the partitions that it holds. With any, exit code 3.
-        engine: `local` or `spark`. Without anything to lift it is `local`: Spark is not started.
-        engine_reason: Why that engine was used.
+        limited: Whether `--max-bytes` left records that could have been lifted.
+        misfits: How many records have a value of which a part does not fit their topic's value schema. The part is null,
+            and `value_error` names it. This is not an error.
+        errors: The journals that cannot be read, and the L0 objects that are missing or damaged, each with the reason and
+            the partitions that it holds back. They are skipped. If there are any, the exit code is 3.
+        engine: `local` or `spark`. If there is nothing to lift, it is `local`, since Spark is not started.
+        engine_reason: Why this engine was used.
         seconds: How long it took, without Spark's start.
     """
 
@@ -125,18 +126,18 @@ def reconcile(
     max_bytes: int | None = None,
     workers: Workers[ClusterHandles] | None = None,
 ) -> ReconcileResult:
-    """Lift everything that is unreconciled now, in one topic or in all of them, the oldest epochs first.
+    """Lift all records that are now unreconciled, in one topic or in all, the oldest epochs first.
 
     Args:
         round_bytes: about how many bytes of L0 a round takes.
-        up_to: lift only what lies at or below this epoch, and what comes before that in its partition.
-        max_bytes: lift no more of L0 than this, but at least one log entry's objects.
+        up_to: lift only records at or below this epoch, and those before them in their partition.
+        max_bytes: lift no more bytes of L0 than this, but at least one log entry's objects.
         workers: the workers; by default this process.
 
     Raises:
         NotFoundError: the topic does not exist.
         StoreError: the store does not answer, or refuses access. Earlier rounds are committed.
-        EpochRegressionError: what is published is above the cluster epoch; nothing was written (hazard 10).
+        EpochRegressionError: a published epoch is above the cluster epoch; nothing was written (hazard 10).
     """
     workers = workers or LocalWorkers(cluster)
     result = ReconcileResult(engine=workers.engine, engine_reason=workers.reason)
@@ -152,7 +153,7 @@ def reconcile(
         budget = round_bytes if left is None else max(1, min(round_bytes, left))
         planned = {p.journal: p for p in workers.map(functools.partial(_plan, budget), windows)}
         result.errors += [e for _, p in sorted(planned.items()) for e in p.errors]
-        for p in planned.values():  # a journal of which no round has taken anything is planned from its beginning again
+        for p in planned.values():  # a journal is planned from its beginning until a round takes something from it
             waiting.setdefault(p.journal, p.records)
         chosen = choose_steps(planned.values(), budget, left if taken else None)
         if not chosen:
@@ -169,7 +170,7 @@ def reconcile(
                 for committed in workers.flow(range(len(r.takes)), *lift.stages(workers.slots)):
                     result.add(committed, "records", "l1_objects", "bytes", "misfits", "lost", "errors")
                     result.count_in(committed.lifted)
-        except KeyboardInterrupt:  # Spark's tasks are cut off
+        except KeyboardInterrupt:  # Spark's tasks are ended
             workers.say("", records=result.records, unnamed=workers.engine != LOCAL)
             raise
         result.rounds += 1
@@ -184,7 +185,7 @@ def reconcile(
 
 
 def _left(windows: Sequence[Window], planned: dict[int, JournalPlan], cuts: dict[int, int]) -> Iterator[Window]:
-    """Yield the windows without what a round took, except those in which nothing of the beginning is left."""
+    """Yield the windows after a round's cuts, except those in which nothing is left that was there at the beginning."""
     for w in windows:
         p = planned[w.journal]
         cut = cuts.get(w.journal, w.after)
@@ -202,7 +203,7 @@ def _plan(budget: int, cluster: ClusterHandles, window: Window) -> JournalPlan:
 def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
     """Return a function that reduces an unreadable object to the extents that its journal still needs.
 
-    Another reconciler may have lifted the others before a sweep (hazard 19).
+    Another reconciler may have lifted the others, and a sweep may then have deleted the object (hazard 19).
     """
 
     def ask(read: ObjectRead) -> ObjectRead | None:
@@ -219,8 +220,8 @@ def still_needed(journal: Callable[[int], JournalHandle]) -> StillNeeded:
 
 @dataclass(frozen=True, slots=True)
 class Packable:
-    """Rows that a reader sends to a writer, packed only if they leave the process: Spark handles thousands of records as
-    one value, and sends no more of a slice than that slice.
+    """Rows that a reader sends to a writer, packed only if they leave the process. So Spark handles thousands of records
+    as one value, and sends a slice without the rest of its batch.
     """
 
     batch: pa.RecordBatch
@@ -238,7 +239,7 @@ def _unpacked(body: bytes) -> Packable:
 
 @dataclass(slots=True)
 class Lifted:
-    """Reports the progress of a run that has lifted `before` of `waiting` records and does another round."""
+    """Reports the progress of a run that has lifted `before` of `waiting` records and is in round `round`."""
 
     say: Progress
     round: int
@@ -248,7 +249,9 @@ class Lifted:
     wrote: int = 0
 
     def show(self, *, read: int = 0, wrote: int = 0) -> None:
-        """Add the records of the round that were read or written since. A record is half done when it was read."""
+        """Add records that the round has read or written since the last call. A record counts as half done once it is
+        read.
+        """
         self.read += read
         self.wrote += wrote
         text = f"round {self.round}, {self.before:,} of {count(self.waiting, 'record')} in L1"
@@ -259,7 +262,7 @@ class Lifted:
 
 @dataclass(frozen=True)
 class Lift:
-    """The work of a round in four stages; each yields values to the task of the next stage that it names."""
+    """The work of a round in four stages; each yields values, with the task of the next stage that gets them."""
 
     round: Round
     begin: Begin = threading.Event
@@ -270,7 +273,7 @@ class Lift:
         return still_needed(cluster.journal)
 
     def stages(self, slots: int) -> list[Stage]:
-        """Return the stages. One task per journal, or for several, hands out the work, and commits it at the end."""
+        """Return the stages. One task for each journal, or for several, hands out the work, and commits it at the end."""
         r, journals = self.round, max(1, min(len(self.round.takes), slots))
         return [
             Stage(journals, self.hand_out),
@@ -301,7 +304,7 @@ class Lift:
             yield writer, Packable(row)
 
     def write(self, cluster: ClusterHandles, rows: Iterable[Packable | Fault]) -> Iterator[tuple[int, Files | Fault]]:
-        """Yield the L1 objects, durable and not committed, and the task that commits them."""
+        """Yield the L1 objects, durable but not committed, each with the task that commits them."""
         number = {take.journal: i for i, take in enumerate(self.round.takes)}
         arriving = (row if isinstance(row, Fault) else row.batch for row in rows)
         r, c = self.round, cluster
@@ -343,7 +346,7 @@ def gathered(parts: Iterable[Files | Fault]) -> WrittenL1:
 
 
 def commit_round(cluster: ClusterHandles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
-    """Commit what was written for a round, in each journal that it is of; return what it did there.
+    """Commit a round's objects in their journals; return the results by journal.
 
     A partition is `lost` if the journal refused it and has none of this commit's objects: another reconciler was first, the
     topic is gone, or vacuum has deleted the objects since an earlier try landed.
@@ -366,7 +369,7 @@ def commit_round(cluster: ClusterHandles, r: Round, written: WrittenL1) -> dict[
 
 
 class Commit(Editor):
-    """Commits one round, with its epoch, in one journal, of which it took `window`."""
+    """Commits one round, with its epoch, in one journal, from which it took `window`."""
 
     def __init__(self, cluster: ClusterHandles, window: Window, epoch: int) -> None:
         self._epoch, self._result = epoch, ReconcileResult()
@@ -379,12 +382,12 @@ class Commit(Editor):
         misfits: Mapping[int, Rows] = {},
         shared: Mapping[int, Sequence[SharedObject]] = {},
     ) -> ReconcileResult:
-        """Commit L1 objects. What goes wrong in this journal alone is in the result's errors.
+        """Commit L1 objects. The result's errors contain failures of this journal alone.
 
         Args:
             files: rows of `L1_ROW` of each topic, by revision, without a gap within a partition; all durable.
-            faults: what could not be lifted; it is reported unless another reconciler has lifted it.
-            misfits: rows of `MISFITS` of each topic, by revision; the state counts them with what they are of.
+            faults: records that could not be lifted; they are reported unless another reconciler has lifted them.
+            misfits: rows of `MISFITS` of each topic, by revision; the state counts those of the partitions that land.
             shared: the shared objects of each topic, by revision; all durable.
 
         Raises:
@@ -415,10 +418,12 @@ class Commit(Editor):
         misfits: Rows,
         refused: Mapping[int, str],
     ) -> None:
-        """Add up what landed, now or at an earlier try, and report what still waits because vacuum has fenced it off."""
+        """Add up the objects that landed, now or at an earlier try, and report those that did not because vacuum has
+        fenced them off.
+        """
         rows = np.concatenate([files, *(o.listed() for o in shared)])
         refused_rows = rows[np.isin(rows["partition"], list(refused))]
-        with self.handle.replica.lock:  # one object proves that an earlier try landed
+        with self.handle.replica.lock:  # a single object proves that an earlier try landed
             landed = set(refused_rows["partition"][self.handle.state.has_named(revision, refused_rows)].tolist())
             for o in shared if len(refused_rows) else ():
                 landed |= set(self.handle.state.has_landed(revision, o).tolist()) & refused.keys()
@@ -444,7 +449,7 @@ class Commit(Editor):
         self.errors += [f"journal {self.handle.journal}: {why}" for why in whys]
 
     def _report(self, faults: Iterable[Fault]) -> None:
-        """Add the records that could not be lifted to the errors: each cause once, with its partitions."""
+        """Add the records that could not be lifted to the errors, each cause once, with its partitions."""
         partitions_by_text: dict[str, list[str]] = {}
         ways: dict[str, str] = {}
         for f in faults:
@@ -465,7 +470,7 @@ class Commit(Editor):
 
 
 def named_partitions(names: Sequence[str]) -> str:
-    """Return some names, and the number of the others."""
+    """Return the first names, and the number of the others, as text."""
     if len(names) <= _SHOWN:
         return ", ".join(names)
     return f"{', '.join(names[:_SHOWN])} and {count(len(names) - _SHOWN, 'more partition')}"

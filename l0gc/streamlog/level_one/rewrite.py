@@ -1,10 +1,10 @@
-"""Joins several L1 objects into one: a merge's work on the records.
+"""Join several L1 objects into one, the part of a merge that copies records.
 
-After a merge, the only copy of a record is one that l0gc has copied. So nothing is trusted: while the sources are read,
-each column is hashed over all rows, and before the commit the new object is read back and must give the same hashes. An
-object with an unknown column is left alone, since a copy would lose it. A row group is written when it is full, and an
-object with several waits on local disk. Typed columns are not copied but parsed again, by the newest schema, from the
-values.
+After a merge, the copy that l0gc made is the only one. So nothing is trusted: while the sources are read, each column is
+hashed over all rows, and before the commit the new object is read back and must have the same hashes. An object with an
+unknown column is left alone, since a copy would lose the column. A row group is written once it is full, and an object
+with several row groups is kept on local disk until it is uploaded. Typed columns are not copied, but parsed again from the
+values by the newest schema.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ from l0gc.streamlog.level_one.write import L1Writer, Made, upload_l1
 from l0gc.streamlog.values.parse import is_typed
 
 WHOLE_BYTES: Final = 4 << 20
-"""An object up to this size is fetched by one request."""
+"""An object up to this size is fetched with one request."""
 FETCH_BYTES: Final = 16 << 20
 FETCHED: Final = 256
-"""The bytes of objects, and their number, that are opened at once."""
+"""The bytes, and the number, of objects that are opened at once."""
 _ROWS: Final = 4096
 
 _Source: TypeAlias = OpenL1File | L0gcError
-"""An object, or why it cannot be opened."""
+"""An open object, or the reason why it cannot be opened."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteResult:
-    """The outcome of a merge: `row` of `L1_ROW` is its object, durable and checked; or `error` is why it failed."""
+    """The outcome of a merge: `row`, of `L1_ROW`, is its object, durable and checked, or `error` is the reason why it
+    failed.
+    """
 
     merge: MergeGroup
     row: Rows = field(default_factory=NO_L1_ROWS.copy)
@@ -111,10 +113,10 @@ def rewrite(
 def _with_sources(
     store: ObjectStore, merges: Sequence[MergeGroup], topics: Mapping[int, Topic], parallel: Parallel
 ) -> Iterator[tuple[MergeGroup, Iterable[_Source]]]:
-    """Yield the merges in their order, each with its sources, or why one is missing.
+    """Yield the merges in their order, each with its sources, or with the error of one that cannot be opened.
 
-    The sources of small merges are opened together; small ones are fetched by that. Those of a large merge are opened as
-    they are copied.
+    The sources of small merges are opened together, which also fetches small sources as a whole. Those of a large merge
+    are opened as they are copied.
     """
 
     opened = functools.partial(_opened, store)
@@ -133,7 +135,9 @@ def _with_sources(
 
 
 def _is_worth(item: tuple[MergeGroup, Iterable[_Source]]) -> bool:
-    """Return whether a merge is copied on any core: unless only this thread can open many small sources at once."""
+    """Return whether any core may copy a merge: not if it still has many small sources to open, since only this thread can
+    open several at once.
+    """
     merge, sources = item
     return isinstance(sources, list) or merge.bytes >= len(merge.sources) * WHOLE_BYTES
 
@@ -157,7 +161,9 @@ def _whole(p: PartitionId, file: L1File) -> WantedFile:
 def _copied(
     store: ObjectStore, merge: MergeGroup, sources: Iterable[_Source], writer: L1Writer, stop: threading.Event
 ) -> tuple[RewriteResult | None, dict[str, bytes]]:
-    """Write the sources' records as one object; return it with the hashes of what was read, or None if it is stopped."""
+    """Write the sources' records as one object; return it with the hashes of the sources' columns, or None if it is
+    stopped.
+    """
     hashes = Hashes()
     for source in sources:
         try:
@@ -165,7 +171,7 @@ def _copied(
                 raise source
             _check_columns(source, writer.schema_number)
             for _, batch in read_l1(store, source, L1_COLUMNS.names):
-                if stop.is_set():  # the store has nothing of the object yet
+                if stop.is_set():  # no part of the object is in the store yet
                     return None, {}
                 hashes.add(batch)
                 for at in range(0, batch.num_rows, _ROWS):  # a row group is written once it is full
@@ -177,8 +183,8 @@ def _copied(
 
 
 def _check_columns(source: OpenL1File, number: int) -> None:
-    """Raise `UnsupportedFormatError` if an object has a column that a copy would lose: of a newer l0gc, or of a value
-    schema after the one with this number, by which the copy is written.
+    """Raise `UnsupportedFormatError` if an object has a column that a copy would lose: a column of a newer l0gc, or of a
+    value schema above this number, with which the copy is written.
     """
     if (newer := schema_number(source.metadata)) > number:
         raise UnsupportedFormatError(
@@ -196,7 +202,7 @@ def _check_columns(source: OpenL1File, number: int) -> None:
 
 
 def _checked(store: ObjectStore, done: RewriteResult, expected: dict[str, bytes], written: _Source) -> RewriteResult:
-    """Return the result unchanged if the store gives back what was read from the sources."""
+    """Return the result unchanged if the new object has the hashes of its sources, or else with an error."""
     merge, hashes = done.merge, Hashes()
     try:
         if isinstance(written, L0gcError):
@@ -212,6 +218,6 @@ def _checked(store: ObjectStore, done: RewriteResult, expected: dict[str, bytes]
         and hashes.digest() == expected
     )
     if not same:
-        missing = f"the records of the {len(merge.sources)} L1 objects that it was to replace; they stay"
+        missing = f"the records of the {len(merge.sources)} L1 objects that it should replace; they stay"
         return RewriteResult(merge, error=CorruptObjectError(f"{written.wanted.key} does not hold {missing}"))
     return done

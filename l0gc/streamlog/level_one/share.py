@@ -1,9 +1,9 @@
-"""Write shared L1 objects: which partitions share one, and what it holds.
+"""Decide which partitions share L1 objects, and write these.
 
-An L1 object for each partition costs a request, and half a kilobyte of footer, however few records the partition has. So if
-many partitions of a topic have few records in a writer's round, their records go together into objects of up to 32 MiB,
+An L1 object for each partition costs a request, and half a kilobyte of footer, however few records the partition has. So
+if many partitions of a topic have few records in a writer's round, their records go together into objects of up to 32 MiB,
 sorted by partition and offset. Such an object consists of blocks, like an L0 object (`ingest/extents.py`), and its reader
-fetches only those of the partitions that it wants. A table needs objects of single partitions, so a topic with one never
+fetches only the blocks of the requested partitions. A table needs objects of single partitions, so a topic with one never
 shares. A merge drains the shared objects later (`drain.py`).
 """
 
@@ -21,12 +21,16 @@ from l0gc.streamlog.journal.rows import MAX_OFFSET, Rows, name_bytes
 from l0gc.streamlog.journal.shared import NAMED, SHARED_ROW, SharedObject
 
 LEAST_PARTITIONS: Final = 64
-"""So many small partitions of a topic, in one writer's round, share: below that, their objects cost little."""
+"""How many small partitions of a topic, in one writer's round, are needed to share objects: fewer objects of single
+partitions cost little.
+"""
 SMALL_BYTES: Final = 4 << 20
 """A partition with fewer bytes of records than this in a round is small."""
 MOST_PARTITIONS: Final = 4096
 MOST_BYTES: Final = 32 << 20
-"""The most partitions of a shared object, and about the most bytes of records: a task's memory, and one request."""
+"""The most partitions of a shared object, and about the most bytes of its records: they fit a task's memory, and one
+request.
+"""
 
 
 def which_share(journals: Rows, revisions: Rows, weights: Rows, alone: Container[int]) -> Rows:
@@ -49,10 +53,10 @@ def shared_object(
     """Return a shared L1 object and its content.
 
     Args:
-        records: with the columns of `pack_shared`, those of one partition after another.
+        records: the records of one partition after another, with the columns of `pack_shared`.
         partitions: the partitions, ascending.
-        bases: the offset of the first record of each.
-        counts: how many records each has.
+        bases: the offset of each partition's first record.
+        counts: how many records each partition has.
     """
     firsts = np.cumsum(counts) - counts
     blocks, body = pack_shared(records, firsts)

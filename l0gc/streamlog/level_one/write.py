@@ -1,8 +1,9 @@
-"""Turns records in columns into L1 objects: the work of a reconciler's writers.
+"""Turn records in columns into L1 objects, for the writers of a reconcile.
 
-A writer gets all that the round took of its partitions, in any order, and twice if Spark repeated a task. It writes
-consecutive records; at the first missing or damaged one, a partition ends for this round. An object is checked for
-consecutive offsets, uploaded as a whole, and named only then: what a writer returns is durable (hazard 9).
+A writer gets all records that the round took from its partitions, in any order, and twice if Spark repeated a task. It
+writes consecutive records; at the first missing or damaged record, a partition ends for this round. An object is checked
+for consecutive offsets, uploaded as a whole, and named only after that, so all objects that a writer returns are durable
+(hazard 9).
 """
 
 from __future__ import annotations
@@ -50,22 +51,24 @@ from l0gc.streamlog.level_one.share import MOST_BYTES, MOST_PARTITIONS, shared_o
 from l0gc.streamlog.values.parse import ValueParser, parser_of
 
 FILE_BYTES: Final = 128 << 20
-"""Size of the records, uncompressed, at which an L1 object is closed and the next one begun."""
+"""The uncompressed size of its records at which an L1 object is closed and the next one begun."""
 HELD_BYTES: Final = 64 << 20
-"""How much of the records is held in memory; the rest waits on local disk, where it is mapped and not read."""
+"""How many bytes of records are held in memory; the others are in mapped files on local disk."""
 _ROW_GROUP_BYTES: Final = 4 << 20
-"""The uncompressed records of a row group: a reader of a few reads a whole group, and each costs 0.5 KiB of footer."""
+"""The uncompressed bytes of a row group. A reader of a few records reads a whole group, and each group costs 0.5 KiB of
+footer.
+"""
 _TOGETHER: Final = 4
-"""The row groups that are written at once. An L1 object of fewer is made in memory, others on local disk."""
+"""How many row groups are written at once. An L1 object with fewer is built in memory, any other on local disk."""
 _TASK_BYTES: Final = 4 << 20
-"""The bytes of small partitions' records that are written one after another, on one core."""
+"""About how many bytes of small partitions' records are written one after another on one core."""
 _PART_BYTES: Final = 8 << 20
-"""How much of a file its upload holds at most."""
+"""The most bytes of a file that its upload holds in memory."""
 _SHARED: Final = frozenset({"timestamp", "key", "value", "epoch", *OPTIONAL.names})
 """The columns of the records of a shared object."""
 _OF_HEADERS: Final = ("headers.list.element.key", "headers.list.element.value")
 _PARQUET: Final[Mapping[str, Any]] = {
-    # Consecutive numbers are a few bytes as differences, and each page that is compressed takes a reader time to begin.
+    # Consecutive numbers take a few bytes as differences, and a reader needs time to begin each compressed page.
     "compression": {c: "none" if c == "offset" else "zstd" for c in (*L1_SCHEMA.names, "create_time", *_OF_HEADERS)},
     "column_encoding": {"offset": "DELTA_BINARY_PACKED"},
     "use_dictionary": ["key", "epoch", "partition", "timestamp", *_OF_HEADERS],
@@ -74,14 +77,14 @@ _PARQUET: Final[Mapping[str, Any]] = {
         "timestamp",
         "epoch",
         "create_time",
-    ],  # statistics of a record's bytes would repeat whole records
+    ],  # statistics of these columns would repeat whole records
     "store_schema": False,  # Parquet's own schema suffices
     "write_page_checksum": True,
 }
 
 
 def _parquet(values: ValueParser | None) -> Mapping[str, Any]:
-    """Return how to write a file: typed columns have a dictionary, statistics and compression."""
+    """Return the settings for writing a file: typed columns have a dictionary, statistics and compression."""
     if values is None:
         return _PARQUET
     compression = _PARQUET["compression"] | dict.fromkeys(values.paths, "zstd")
@@ -100,11 +103,11 @@ _PIECE: Final = np.dtype(
         ("row", "<i4"),
     ]
 )
-"""Records at consecutive offsets of a partition, from a row of a batch on. A round may have millions of these."""
+"""Records at consecutive offsets of a partition, from a row of a batch on. A round may have millions of such pieces."""
 
 
 Made: TypeAlias = tuple[str, bytes | Path]
-"""The key of an L1 object that is to be uploaded, and its content; a large one waits as a file on local disk."""
+"""The key of an L1 object to upload, and its content, which is a file on local disk if it is large."""
 
 
 @dataclass(slots=True)
@@ -113,7 +116,7 @@ class WrittenL1:
 
     Attributes:
         files: rows of `L1_ROW`, in order of partition and offset.
-        faults: what could not be written, and why.
+        faults: the records that could not be written, and why.
         misfits: rows of `MISFITS` for the records whose values do not fit their topic's schema, in order of partition.
         shared: shared objects.
     """
@@ -126,7 +129,7 @@ class WrittenL1:
 
 @dataclass(slots=True)
 class _Written:
-    """What a task has written of one topic in one journal; `made` are the objects to upload."""
+    """The results of a task for one topic in one journal; `made` are the objects to upload."""
 
     topic: tuple[int, int]
     records: int
@@ -155,11 +158,11 @@ def write_l1(
 
     Args:
         alone: the revisions of topics whose partitions do not share objects.
-        drains: the records come from shared objects. Then no partition shares, each run of consecutive records gets objects
-            of its own, and these are read back before they are uploaded.
-        wrote: takes how many records more are in objects, most of them durable.
+        drains: whether the records come from shared objects. If so, no partition shares objects, each run of consecutive
+            records gets separate objects, and these are read back before they are uploaded.
+        wrote: called with the number of records that were added to objects, most of which are durable.
         begin: called before the first object is written. Once the event that it returns is set, no more partitions are
-            begun; those that are written can be committed without the others.
+            begun; those already written can be committed without the others.
 
     Raises:
         StoreError: the store does not answer, or refuses access.
@@ -195,7 +198,7 @@ def write_l1(
 
 
 class _Task(NamedTuple):
-    """Pieces of some partitions of a topic in one journal, in order, which share an object or do not."""
+    """Pieces of some partitions of a topic in one journal, in order, and whether they share an object."""
 
     pieces: Rows
     shares: bool
@@ -216,7 +219,7 @@ class _Work:
     drains: bool
 
     def tasks(self, arrived: list[Rows]) -> Iterator[_Task]:
-        """Yield the work on the pieces that arrived; the list is emptied, since they take much memory."""
+        """Yield the work on the pieces that arrived, and empty their list, since they take much memory."""
         pieces = np.concatenate(arrived)
         arrived.clear()
         if not len(pieces):
@@ -347,13 +350,13 @@ def _size(content: bytes | Path) -> int:
 
 
 class _Gap(NamedTuple):
-    """Records of a partition that no reader has reported: from `base` up to, but without, `end`."""
+    """Records of a partition, from `base` to `end`, end excluded, that no reader has sent or reported."""
 
     base: int
     end: int
 
     def of(self, p: PartitionId, journal: int) -> Fault:
-        text = f"the records {self.base} to {self.end - 1} of {p} did not arrive where they are written"
+        text = f"the records {self.base} to {self.end - 1} of {p} did not arrive at their writer"
         return Fault(journal, p.revision, text, np.array([p.partition], NUMBER), np.array([self.base], np.int64))
 
 
@@ -381,8 +384,8 @@ def _consecutive(pieces: Rows, limit: int | None) -> tuple[Rows, _Gap | None]:
 
 
 def _spans(pieces: Rows, limit: int | None) -> Iterator[Rows]:
-    """Yield the spans of consecutive records of a partition's pieces up to `limit`: a drain leaves out what lies between
-    them, which the partition has in objects of its own.
+    """Yield the spans of consecutive records of a partition's pieces up to `limit`. A drain does not write the records
+    between them, which are already in the partition's own objects.
     """
     while len(pieces):
         span, gap = _consecutive(pieces, limit)
@@ -412,7 +415,7 @@ def _gathered(batches: Sequence[pa.RecordBatch], pieces: Rows) -> pa.RecordBatch
 
 
 def _rows(begins: Rows, counts: Rows) -> pa.Array:
-    """Return the numbers of so many rows from each beginning on."""
+    """Return the numbers of the rows that begin at `begins`, `counts` of them each."""
     at = np.cumsum(counts) - counts
     return columns.numbers(np.repeat(begins - at, counts) + np.arange(int(counts.sum())))
 
@@ -428,7 +431,7 @@ def _limits(faults: Iterable[Fault]) -> dict[tuple[int, int], int]:
 
 
 def pieces_of(batch: pa.RecordBatch, number: int) -> Rows:
-    """Return where in a batch of `ROWS` the partition changes or the offset jumps."""
+    """Return the pieces of a batch of `ROWS`; a piece begins where the partition changes or the offset jumps."""
     journal, revision, partition, offset = (_numbers(batch.column(i)) for i in range(4))
     jumps = (revision[1:] != revision[:-1]) | (partition[1:] != partition[:-1]) | (offset[1:] != offset[:-1] + 1)
     rows = np.flatnonzero(np.r_[True, jumps])
@@ -440,7 +443,7 @@ def pieces_of(batch: pa.RecordBatch, number: int) -> Rows:
 
 
 def _partitions(pieces: Rows) -> Iterator[Rows]:
-    """Yield the pieces of each partition, given those of one topic in order."""
+    """Yield the pieces of each partition, given the pieces of one topic in order."""
     changes = np.flatnonzero(pieces["partition"][1:] != pieces["partition"][:-1]) + 1
     for first, end in zip([0, *changes.tolist()], [*changes.tolist(), len(pieces)], strict=True):
         yield pieces[first:end]
@@ -460,7 +463,7 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
 def _group_cuts(table: pa.Table, groups: int) -> list[int]:
     """Return the rows at which about this many row groups begin, and the end.
 
-    They are cut by bytes: if they were cut by rows, one with long records could unpack to more than a reader accepts.
+    Groups are cut by bytes, since a group cut by rows could unpack to more than a reader accepts if its records are long.
     """
     weights = np.full(len(table), RECORD_OVERHEAD, np.int64)
     for name in ("value", "key"):
@@ -510,7 +513,7 @@ class _BatchStore:
         return len(self.widths) - 1
 
     def all(self) -> Sequence[pa.RecordBatch]:
-        """Return the batches by number, for any thread. No more can be added."""
+        """Return the batches by number, for any thread. After this, no more can be added."""
         readers = {}
         for name, writer in self._writers.items():
             writer.close()
@@ -565,7 +568,7 @@ class L1Writer:
 
     @property
     def schema_number(self) -> int:
-        """Return the number of the value schema by which it writes; 0 without one."""
+        """Return the number of the value schema with which it writes; 0 if there is none."""
         return 0 if self._values is None else self._values.number
 
     def write(self, batch: pa.RecordBatch, width: float) -> None:
@@ -583,7 +586,7 @@ class L1Writer:
             self._close()
 
     def finish(self) -> None:
-        """Close what is open. Raises `CorruptObjectError` if the records are not consecutive, or not what was written."""
+        """Close the open file. Raises `CorruptObjectError` if the records are not consecutive, or not what was written."""
         self._flush()
         self._close()
         if self._expected is not None and self._found is not None and self._expected.digest() != self._found.digest():
@@ -599,7 +602,7 @@ class L1Writer:
         first = self.next - len(offsets)
         if (offsets != np.arange(first, self.next)).any():
             raise CorruptObjectError(
-                f"partition {self.partition}: records {offsets[0]} to {offsets[-1]} came where {first} is next"
+                f"partition {self.partition}: records {offsets[0]} to {offsets[-1]} came instead of {first}"
             )
         if self._writer is None:
             self._begin(table.column_names, small=self._held_bytes < _TOGETHER * _ROW_GROUP_BYTES)
@@ -618,7 +621,7 @@ class L1Writer:
         self._writer = pq.ParquetWriter(self._sink, self._schema, **_parquet(self._values))
 
     def _widen(self, names: Sequence[str]) -> None:
-        """Begin the file again with more columns if it lacks one, keeping its row groups."""
+        """Begin the file again with more columns if it lacks any of these, keeping its row groups."""
         new = set(names) - set(self._schema.names)
         if not new or self._writer is None:
             return
@@ -633,7 +636,7 @@ class L1Writer:
             written.unlink()
 
     def _add(self, table: pa.Table, groups: int = 1) -> None:
-        """Write about this many row groups, none of them much larger than others; missing columns are null."""
+        """Write about this many row groups of similar size; missing columns are null."""
         made = {PARTITION.name: columns.repeated(self.partition.partition, len(table), PARTITION.type)}
         if self._values is not None and VALUE_ERROR not in table.column_names:
             made |= zip(

@@ -438,7 +438,7 @@ def test_what_can_be_read_is_given_up_only_if_that_is_said() -> None:
     cluster, keys = uploaded()
     cluster.store.delete([keys[1]])
     reconcile_run(cluster)
-    with pytest.raises(SafetyError, match=r"not all is lost: the records 6 to 8 .* can be read"):
+    with pytest.raises(SafetyError, match=r"not everything is lost: the records 6 to 8 .* can be read"):
         lost(cluster, 0, (3, 8))
     result = lost(cluster, 0, (3, 8), force_readable=True)
     assert offsets_of(read(cluster, skip_holes=True)) == [0, 1, 2, 9, 10, 11]

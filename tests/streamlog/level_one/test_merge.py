@@ -502,7 +502,7 @@ def test_an_object_that_does_not_hold_what_was_read_is_not_committed(what: str) 
         patch.setattr(rewrite, "l1_file", of_its_size)
         result = merge(a)
     assert len(result.errors) == PARTITIONS
-    assert all("does not hold the records of the 4 L1 objects that it was to replace" in e for e in result.errors)
+    assert all("does not hold the records of the 4 L1 objects that it should replace" in e for e in result.errors)
     assert named(a, "events") == keys
     assert content(a) == before
 

@@ -165,7 +165,7 @@ def test_records_at_other_offsets_than_thought_are_refused_where_they_are_writte
     put(cluster, "events", {0: [b"a", b"b"]}, {0: [b"c"]})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(write, "pieces_of", shifted)
-        with pytest.raises(CorruptObjectError, match=r"partition events/0: records 0 to 2 came where 1 is next"):
+        with pytest.raises(CorruptObjectError, match=r"partition events/0: records 0 to 2 came instead of 1"):
             reconcile(cluster)
     assert not [k for k in store_of(cluster).objects if k.startswith("level_one/")]
 

@@ -140,7 +140,7 @@ def test_an_extent_that_claims_more_rows_than_its_block_has_is_named() -> None:
     longer["records"][2] = 2
     found = rows_of(cluster, [ObjectRead(0, 1, replace(whole.object, extents=longer))])
     (fault,) = faults(found)
-    assert "holds 3 records, fewer than the journal has" in fault.message
+    assert "holds 3 records, fewer than the journal records" in fault.message
     assert fault.partitions.tolist() == [2]
     assert set(records(found)) == {(0, 0), (1, 0)}
 

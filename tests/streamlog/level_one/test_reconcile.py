@@ -323,7 +323,7 @@ def test_a_topic_with_another_identity_is_named_and_skipped() -> None:
     a.journal(0).state.topics[1].topic_id = "of another life"
     result = runs.reconcile(a)
     assert (result.records, result.rounds) == (0, 0)
-    assert "topic 'events' (revision 1) is another one in journal 0" in result.errors[0]
+    assert "topic 'events' (revision 1) is not the one in journal 0" in result.errors[0]
 
 
 def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_it() -> None:

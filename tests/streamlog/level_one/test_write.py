@@ -131,7 +131,7 @@ def test_a_partition_ends_at_missing_records_and_others_continue() -> None:
     w = written(store, batch(*span(0, 0, 4), *span(1, 0, 2)), batch(*span(0, 6, 9)), batch(*span(1, 2, 5)))
     assert content(store, w) == {(5, 0): [0, 1, 2, 3], (5, 1): [0, 1, 2, 3, 4]}
     (gap,) = w.faults
-    assert gap.message == "the records 4 to 5 of events/0 did not arrive where they are written"
+    assert gap.message == "the records 4 to 5 of events/0 did not arrive at their writer"
     assert (gap.journal, gap.partitions.tolist(), gap.bases.tolist()) == (2, [0], [4])
 
 
