@@ -1,4 +1,4 @@
-"""A journal that was set back, and whose newest log is gone for good: how the cluster goes on with it (hazard 38)."""
+"""A journal that was set back, and whose newest log is permanently lost: how the cluster continues (hazard 38)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BY_M = {"sweep", "compute-watermark"}
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
-    """A copy was made while the records of `second` were in L0; three jobs later journals and L0 are restored from it."""
+    """Copy the bucket while the records of `second` are in L0, and restore journals and L0 from it three jobs later."""
     found = Place(tmp_path)
     found.loop()
     return restored(found)
@@ -72,7 +72,7 @@ def test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted(place: Place) 
     assert reconcile(place.process()).records == 20
     place.acknowledged = [line for line in place.acknowledged if not line.startswith(b"day-")]
     place.check()
-    for day in range(3):  # the journals do not know these records: they land once more
+    for day in range(3):  # the journals have lost these records, so they land once more
         assert place.upload(f"day-{day}") == 20
     place.store.clock.ms += 10 * DAY_MS
     place.check_all_is_well()
@@ -147,7 +147,7 @@ def test_the_newest_log_is_refused_after_accepting_an_older_one(place: Place) ->
 
 
 def test_a_copy_from_before_an_acceptance_is_accepted_as_the_next_one(place: Place) -> None:
-    """The log does not record the acceptance that went with it, and what is published does."""
+    """The restored log lacks the acceptance, but the published object records it."""
     accept(place)
     place.restore(JOURNALS, place.copy)
     refused(place, {"upload", "vacuum", "sweep"}, "journal 0 ended at offset")

@@ -1,4 +1,4 @@
-"""Deletion of records by hand: before an offset, wherever that lies, and before a time."""
+"""Deletion of records by hand: before an offset in L1 or L0, or before a time."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_beyond_the_end_nothing_is_deleted() -> None:
     assert delete_records(cluster, "events", before_offset=20).records == 40
     assert (
         delete_records(cluster, "events", before_offset=20).partitions == 0
-    )  # again, or below it: nothing is left to do
+    )  # repeated, or with a lower offset: nothing is left to delete
     assert delete_records(cluster, "events", before_offset=3).partitions == 0
 
 
@@ -93,7 +93,7 @@ def test_delete_records_takes_exactly_one_place(arguments: dict[str, int]) -> No
     ("hours", "first"), [(-1, 0), (0, 0), (0.5, 10), (1, 10), (1.5, 20), (2, 20), (2.5, 30), (3, 30), (9, 40)]
 )
 def test_before_a_time_everything_older_goes_and_what_is_as_new_stays(hours: float, first: int) -> None:
-    """Objects of an hour each; the last two are in L0."""
+    """Each object holds one hour of records; the last two are in L0."""
     cluster, topic = cluster_with(2, spare=2, partitions=1)
     begin = next(read_topic(cluster, topic)).timestamp_ms
     result = delete_records(cluster, "events", before_time_ms=begin + int(hours * 3_600_000))
@@ -115,7 +115,7 @@ def test_before_a_time_in_the_middle_of_a_merged_object() -> None:
     assert handle.land(entry).refused == {}
     assert (
         delete_records(cluster, "events", before_time_ms=begin).records == 30
-    )  # none of its records is as new as it says
+    )  # every record is older than the row's max_timestamp
 
 
 def test_a_merge_between_the_reading_and_the_entry_hinders_no_deletion(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""M of l0gc's own journals: what holds it, what does not, and what a controller log that went back is found out by."""
+"""M of l0gc's own journals: what holds it, what does not, and how a restored controller log is detected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def m_of(cluster: ClusterHandles, *, dry_run: bool = False) -> WatermarkResult:
 
 
 def land(cluster: ClusterHandles, topic: Topic, records: dict[int, int], epoch: int | None = None) -> JournalHandle:
-    """An object at the cluster epoch, or an older one, in the journal of its first partition."""
+    """Land an object at the cluster epoch, or an older one, in the journal of its first partition."""
     journal = cluster.journal(topic.journal_of(min(records)))
     at = cluster.identity().cluster_epoch if epoch is None else epoch
     assert journal.append([of_topic(topic, at, records)]).error is None
@@ -48,7 +48,7 @@ def slide(cluster: ClusterHandles, *topics: Topic) -> int:
 
 
 def damage(cluster: ClusterHandles, journal: int) -> None:
-    """An entry that nobody can read is what a journal begins with."""
+    """Make the first entry of a journal unreadable."""
     store_of(cluster).put(f"{journal_log(journal)}log/{0:020}", b"damaged")
 
 
@@ -126,7 +126,7 @@ def test_a_closed_topic_still_listed_holds_nothing() -> None:
 
 
 def test_a_topic_created_again_under_its_old_name_needs_its_own_revision() -> None:
-    """Hazard 6: what landed in the first one is another topic's."""
+    """Hazard 6: the records of the first topic do not belong to the second."""
     cluster = memory_cluster()
     first, _ = cluster.controller.create_topic("t", 1)
     land(cluster, first, {0: 1})
@@ -182,7 +182,7 @@ def test_the_oldest_topic_of_an_unreadable_journal_holds_m() -> None:
 
 
 def test_an_unreadable_journal_never_lowers_m() -> None:
-    """Hazard 15: M(p) never goes down, so no partition of the journal is below what is published."""
+    """Hazard 15: M(p) never goes down, so the journal needs nothing at or below the published M."""
     cluster = memory_cluster()
     topics = [cluster.controller.create_topic(name, 1, 1)[0] for name in ("a", "b")]
     newest = slide(cluster, *topics)
@@ -222,7 +222,7 @@ def test_an_unused_unreadable_journal_holds_m_in_place() -> None:
 
 
 def restored(cluster: ClusterHandles, before: dict[str, bytes]) -> ClusterHandles:
-    """Another process, after the controller log was put back to what it was."""
+    """Restore the controller log to a copy, and open the cluster in another process."""
     put_back(store_of(cluster), CONTROLLER_LOG, before)
     return another_process(cluster)
 
@@ -246,7 +246,7 @@ def test_a_journal_that_has_seen_a_later_epoch_stops_everything() -> None:
 
 
 def test_a_topic_of_a_later_revision_stops_everything() -> None:
-    """Hazard 10: it was deleted since, and its journal remembers that."""
+    """Hazard 10: the topic was deleted later, and its journal remembers it."""
     cluster = memory_cluster()
     before = controller_log(cluster)
     tick(cluster, 3)
@@ -258,7 +258,7 @@ def test_a_topic_of_a_later_revision_stops_everything() -> None:
 
 @pytest.mark.parametrize("used", [True, False], ids=["its journal is in use", "its journal is not"])
 def test_a_topic_that_the_controller_never_knew_stops_everything(used: bool) -> None:
-    """Hazard 10, after the epoch has caught up with the data: the lost topic's objects would be released."""
+    """Hazard 10: the epoch has caught up with the data, so M would release the lost topic's objects."""
     cluster = memory_cluster()
     cluster.controller.create_topic("kept", 1)
     before = controller_log(cluster)
@@ -274,7 +274,7 @@ def test_a_topic_that_the_controller_never_knew_stops_everything(used: bool) -> 
 
 
 def test_another_topic_with_the_same_revision_is_distinguished_by_its_id() -> None:
-    """Hazard 10: a restored log gives revisions a second time."""
+    """Hazard 10: a restored log assigns a revision a second time."""
     cluster = memory_cluster()
     before = controller_log(cluster)
     first, _ = cluster.controller.create_topic("t", 1)

@@ -1,4 +1,6 @@
-"""Following a topic: what lands comes once and in order, a look costs a request for each journal, and nothing is skipped."""
+"""Following a topic: new records come once and in order, a look costs one request for each journal, and none is
+skipped.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,7 @@ def test_a_look_costs_requests_of_journals_and_not_partitions(tmp_path: Path) ->
     assert len(list(follow(cluster, looks))) == 2000
     second, third = counted[1] - counted[0], counted[2] - counted[1]
     assert second == third == 4
-    # A look that finds an entry asks for the next one too; then each journal's extents are read from the object.
+    # A look that finds an entry also asks for the next one; the extents of each journal are then read from the object.
     assert counted[4] - counted[3] <= 4 * (2 + len(store.list("level_zero/data/").modified_ms))
 
 
@@ -126,7 +128,7 @@ def test_a_record_deleted_before_it_was_read_is_an_error(tmp_path: Path) -> None
     assert [*places(follow(other, start={1: 6}))] == [
         (0, 6),
         (1, 6),
-    ]  # without a position, it begins at the first record
+    ]  # starts at its first record, for lack of a position
 
 
 def test_a_position_above_the_end_is_refused(tmp_path: Path) -> None:

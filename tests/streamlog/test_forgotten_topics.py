@@ -1,4 +1,4 @@
-"""Topics that a restored controller log has forgotten: they hold everything back until an operator gives them up."""
+"""Topics that a restored controller log has forgotten: they hold up everything until an operator gives them up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def compute(cluster: ClusterHandles) -> int:
 
 
 def restored() -> ClusterHandles:
-    """A cluster whose controller log went back to before a topic that has records; an M was published meanwhile."""
+    """Restore the controller log to before a topic that has records, after an M was published."""
     store = MemoryStore()
     cluster = memory_cluster(store)
     cluster.controller.create_topic("kept", 1)

@@ -1,4 +1,4 @@
-"""The format of a bucket: what l0gc does not know, it does not touch."""
+"""The format of a bucket: l0gc does not touch a format that it does not support."""
 
 from __future__ import annotations
 
@@ -173,9 +173,9 @@ def test_an_unwritable_format_founds_no_cluster() -> None:
 
 def test_the_form_that_the_probe_found_is_known_to_later_processes() -> None:
     store = TakesPlainEtags()
-    store.quotes_etags = False  # as the probe leaves it
+    store.quotes_etags = False  # as the probe sets it
     memory_cluster(store)
-    store.quotes_etags = True  # as a new process has it
+    store.quotes_etags = True  # as in a new process
     process_on(store).controller.snapshot()
     assert not store.quotes_etags
     store.put("k", b"1")
@@ -200,7 +200,7 @@ def test_init_again_remembers_another_form() -> None:
 def test_an_l0gc_of_the_format_before_shared_objects_refuses_the_bucket(
     monkeypatch: pytest.MonkeyPatch, *, only_reads: bool
 ) -> None:
-    """Hazard 26: it would drop the rows of shared L1 objects, and take what holds them for orphans."""
+    """Hazard 26: it would drop the rows of shared L1 objects, and take the objects for orphans."""
     store = MemoryStore()
     memory_cluster(store)
     monkeypatch.setattr("l0gc.streamlog.format.VERSION", 3)

@@ -1,4 +1,4 @@
-"""The stream log's garbage: orphans by the fence, dropped objects by their journal, and nothing that is needed."""
+"""The stream log's garbage: the fence decides on orphans, a journal on its dropped objects, and needed objects stay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOUR_MS = 1000 * HOUR_S
 
 
 class World:
-    """A cluster with a topic, whose uploads, reconciles and merges go step by step."""
+    """A cluster with a topic, and the steps of uploads, reconciles and merges."""
 
     def __init__(self, partitions: int = 2, journals: int = 1, store: MemoryStore | None = None) -> None:
         self.store = store or MemoryStore()
@@ -73,7 +73,7 @@ class World:
         return vacuum(cluster or self.cluster, options)
 
     def whole(self) -> None:
-        """Every record is there, in order."""
+        """Check that every record is there, in order."""
         for p, there in self.values.items():
             assert lifted(self.cluster, "events", p) == there
 
@@ -94,7 +94,7 @@ def test_a_killed_runs_objects_go_once_their_epoch_is_fenced(w: World) -> None:
     w.lift()
     w.upload()
     killed = begin(w.cluster)
-    assert counts(w.vacuum()) == {}  # its epoch is the newest one
+    assert counts(w.vacuum()) == {}  # their epoch is the newest one
     w.tick()
     assert killed.keys <= w.l1()
     dry = w.vacuum(Vacuum(dry_run=True, l1_grace_s=0, orphan_age_s=0))
@@ -152,7 +152,7 @@ def test_without_the_fence_in_the_log_a_look_is_refused(w: World) -> None:
 
 
 def test_an_interrupted_merge_makes_no_orphans_of_its_sources(w: World) -> None:
-    """Hazard 29: in the middle of the entry these objects are neither in the lists nor among the dropped ones."""
+    """Hazard 29: halfway through the entry, these objects are neither listed nor dropped."""
     w.lift(4)
     w.tick()
     before = sorted(w.l1("level_one/data/"))
@@ -185,7 +185,7 @@ def test_keys_that_do_not_parse_stay_and_are_counted(w: World) -> None:
         "level_one/data/README",
         level_one(p, 0, 0, 1, UUID) + ".tmp",
         level_one(p, 0, 0, 1, UUID.upper()),
-        level_one(PartitionId("events", p.revision, 7), 0, 0, 1, UUID),  # the topic has two partitions
+        level_one(PartitionId("events", p.revision, 7), 0, 0, 1, UUID),  # the topic has only two partitions
     ]
     for key in strange:
         w.store.put(key, b"x")
@@ -218,7 +218,7 @@ def test_keys_say_what_they_were_made_of(partition: int) -> None:
 
 
 def closed_as_unknown(w: World) -> tuple[ClusterHandles, int, int, set[str]]:
-    """A controller log that was set back, and a topic that it does not know, closed: its journal, revision and objects."""
+    """Restore a controller log that lacks a topic, and close it; return the cluster, journal, revision and L1 keys."""
     w.lift()
     backup = copy_of(w.store, CONTROLLER_LOG)
     w.cluster.controller.create_topic("lost", 1)
@@ -235,11 +235,11 @@ def closed_as_unknown(w: World) -> tuple[ClusterHandles, int, int, set[str]]:
 
 def test_a_topic_closed_as_unknown_leaves_nothing(w: World) -> None:
     restored, journal, revision, lost = closed_as_unknown(w)
-    assert counts(w.vacuum(cluster=restored)) == {}  # two epochs have to pass
+    assert counts(w.vacuum(cluster=restored)) == {}  # two epochs must pass first
     for _ in range(2):
         restored.controller.advance()
     assert counts(w.vacuum(Vacuum(l1_grace_s=HOUR_S), cluster=restored)) == {}
-    assert lost <= w.l1()  # the grace holds for them, too
+    assert lost <= w.l1()  # the grace applies to these objects, too
     done = w.vacuum(cluster=restored)
     assert not lost & w.l1()
     assert counts(done)[ORPHANED_L1] == len(lost) == 1
@@ -248,7 +248,7 @@ def test_a_topic_closed_as_unknown_leaves_nothing(w: World) -> None:
 
 
 def fenced(cluster: ClusterHandles) -> JournalGarbage:
-    """The journals as a vacuum has read them, two epochs later, after it has raised the fences."""
+    """Return the journals as a vacuum reads them two epochs later, after it raised the fences."""
     tick(cluster, 2)
     source = JournalGarbage(cluster)
     source.refresh()
@@ -301,7 +301,7 @@ def test_merged_objects_go_after_the_grace_and_two_epochs(w: World) -> None:
     merged = w.l1() - before
     grace = Vacuum(l1_grace_s=HOUR_S)
     w.store.clock.ms += HOUR_MS + 1
-    assert counts(w.vacuum(grace)) == {}  # no two epochs later
+    assert counts(w.vacuum(grace)) == {}  # two epochs have not passed
     w.tick(2)
     done = w.vacuum(grace)
     assert counts(done) == {"dropped_l1": len(before)}
@@ -311,11 +311,11 @@ def test_merged_objects_go_after_the_grace_and_two_epochs(w: World) -> None:
     w.lift(4)
     w.merge()
     w.tick(3)
-    assert counts(w.vacuum(Vacuum(l1_grace_s=HOUR_S))) == {}  # no hour later
+    assert counts(w.vacuum(Vacuum(l1_grace_s=HOUR_S))) == {}  # an hour has not passed
 
 
 def test_a_pin_keeps_what_is_dropped_from_its_own_epoch_on(w: World) -> None:
-    """Hazard 36: the windows reach its epoch, and a run that began before may drop something there."""
+    """Hazard 36: the windows reach the pin's epoch, and a run that began earlier may drop objects there."""
     topic = w.cluster.controller.snapshot().topic("events").revision
     pin = create_pin(w.cluster, "backup", HOUR_MS, level_one=True, topic=topic)
     state = w.cluster.controller.snapshot()
@@ -386,7 +386,7 @@ def test_of_a_deleted_topic_nothing_is_left_and_the_controller_forgets_it() -> N
 
 
 class Held(MemoryStore):
-    """Legal holds on some objects."""
+    """A store with legal holds on some objects."""
 
     held: frozenset[str] = frozenset()
 
@@ -418,7 +418,7 @@ def test_a_legal_hold_delays_forgetting_only_its_own_topic() -> None:
 
 
 def test_an_unknown_topics_objects_under_legal_hold_are_not_purged() -> None:
-    """Only what is gone is purged."""
+    """The journal forgets only objects that are deleted."""
     store = Held()
     w = World(store=store)
     restored, journal, revision, lost = closed_as_unknown(w)
@@ -466,7 +466,9 @@ def test_an_unknown_topics_folder_is_named_and_left(w: World) -> None:
 
 
 def test_a_topic_lost_with_controller_and_journal_keeps_its_l1(w: World) -> None:
-    """Hazard 10: the logs are older than the bucket, and their epoch has passed the lost topic's revision since."""
+    """Hazard 10: the restored logs are older than the bucket, and their epoch has since passed the lost topic's
+    revision.
+    """
     w.lift()
     logs = copy_of(w.store, "l0gc/")
     lost, _ = w.cluster.controller.create_topic("lost", 1)
@@ -476,7 +478,7 @@ def test_a_topic_lost_with_controller_and_journal_keeps_its_l1(w: World) -> None
     there = named(w.cluster, "lost")
     put_back(w.store, "l0gc/", logs)
     w.cluster = memory_cluster(w.store, seed=5, bootstrap=False)
-    assert w.vacuum().problem is None  # the revision is above the epoch, as of a topic that was created since
+    assert w.vacuum().problem is None  # the revision is above the epoch, like that of a newer topic
     w.tick(5)
     done = w.vacuum()
     assert there <= w.l1()

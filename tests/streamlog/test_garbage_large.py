@@ -1,7 +1,7 @@
-"""Orphans among 100,000 L1 objects: the listing is read once, and memory does not grow with it.
+"""Orphans among 100,000 L1 objects: one pass over the listing finds them, and memory does not grow with it.
 
-The keys are made up as they are listed. Every tenth object of the bucket is an orphan, and the journal names the others. A
-worker replays the journal for itself. `tests/flows/test_vacuum_spark.py` has the same on Spark.
+The store generates the keys as it lists them. Every tenth object is an orphan, and the journal names the others. Each
+worker replays the journal itself. `tests/flows/test_vacuum_spark.py` does the same on Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.support.elsewhere import Elsewhere
 from tests.support.generated_l1 import ORPHANS, a_cluster, replay_mib
 
 MOST_MIB = 4
-"""The keys of the smallest of these listings alone take 7 MiB."""
+"""Most memory of a scan, in MiB; the keys of the smallest listing alone take 7 MiB."""
 
 
 @pytest.mark.parametrize(

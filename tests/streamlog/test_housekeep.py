@@ -1,4 +1,4 @@
-"""Housekeeping: a quiet cluster moves, what is damaged holds up itself alone, and the cost goes with the journals."""
+"""Housekeeping: a quiet cluster advances, damage holds up only its own log, and the cost grows with the journals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ INTERVAL_MS = 600_000
 
 @pytest.fixture
 def cluster() -> ClusterHandles:
-    """A topic of four partitions in two journals."""
+    """Create a topic of four partitions in two journals."""
     return topic_in_memory(4, 2)
 
 
@@ -48,7 +48,7 @@ def events(cluster: ClusterHandles) -> Topic:
 
 
 def an_object(cluster: ClusterHandles, epoch: int, number: int = 0) -> ObjectExtents:
-    """With two records for the first partition, which lies in journal 0."""
+    """Return an object with two records for the first partition, which is in journal 0."""
     return of_topic(events(cluster), epoch, {0: 2}, key=cluster.controller.layout().format(0, epoch, f"{number:036x}"))
 
 
@@ -68,7 +68,7 @@ def windows(cluster: ClusterHandles) -> list[EpochWindow]:
 
 
 def m(cluster: ClusterHandles) -> int:
-    """The lowest M(p) of all partitions."""
+    """Return the lowest M(p) of all partitions."""
     ranges = events(cluster).partition_ranges()
     return min(
         cluster.journal(r.journal).catch_up().lowest(events(cluster).revision, r.first, r.count, 1)[0].gc_epoch
@@ -81,7 +81,7 @@ def pass_interval(cluster: ClusterHandles) -> None:
 
 
 def deleted_and_another(cluster: ClusterHandles) -> None:
-    """The topic has records, and is deleted; there is another one; an interval has passed."""
+    """Delete the topic after a record landed, create another one, and let an interval pass."""
     put(cluster)
     cluster.controller.delete_topic("events")
     cluster.controller.create_topic("other", 2, 2)
@@ -136,7 +136,7 @@ def test_a_barrier_ticks_in_any_case_and_closes_every_window(cluster: ClusterHan
     result = housekeep(another_process(cluster), barrier=True)
     assert (result.ticked, result.barriers, result.advanced) == (True, 2, 0)
     assert windows(cluster) == [EpochWindow(2, 2)] * 2
-    assert m(cluster) == 1  # all that was uploaded before can go
+    assert m(cluster) == 1  # M passes everything uploaded before
 
 
 def test_a_barrier_frees_nothing_that_is_unreconciled(cluster: ClusterHandles) -> None:
@@ -175,7 +175,7 @@ def test_what_is_truncated_is_in_a_checkpoint(cluster: ClusterHandles) -> None:
         put(cluster, n + 1)
         pass_interval(cluster)
         result = housekeep(another_process(cluster, n))
-        truth = cluster.journal(0).catch_up()  # it has followed the log from its beginning, and reads no checkpoint
+        truth = cluster.journal(0).catch_up()  # this handle has followed the whole log and reads no checkpoint
         assert another_process(cluster, 20 + n).journal(0).catch_up().topic(1).totals() == truth.topic(1).totals()
     assert truth.topic(1).totals().records == 16
     assert result.truncated_entries > 0
@@ -212,7 +212,7 @@ def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move(cluster: C
 
 @pytest.mark.parametrize("kind", ["put_if_absent", "get", "list"])
 def test_a_refused_journal_is_named_and_housekeeping_continues(cluster: ClusterHandles, kind: str) -> None:
-    """Issue 12.9."""
+    """The refusal stops the housekeeping of that journal alone."""
     pass_interval(cluster)
     process = another_process(cluster)
     store_of(cluster).fault = refusing(lambda c: c.kind == kind and c.key.startswith(journal_log(1)))
@@ -222,7 +222,7 @@ def test_a_refused_journal_is_named_and_housekeeping_continues(cluster: ClusterH
 
 
 def test_a_refused_tick_is_named_and_journals_follow_the_epoch(cluster: ClusterHandles) -> None:
-    """Issue 12.9."""
+    """The windows still advance to the newest epoch."""
     cluster.controller.advance()
     pass_interval(cluster)
     store_of(cluster).fault = refusing(lambda c: c.kind == "put_if_absent" and c.key.startswith(CONTROLLER_LOG))
@@ -232,12 +232,12 @@ def test_a_refused_tick_is_named_and_journals_follow_the_epoch(cluster: ClusterH
 
 
 def test_an_unclosable_topic_does_not_stop_housekeeping(cluster: ClusterHandles) -> None:
-    """Issue 12.9."""
+    """The next run closes the topic."""
     deleted_and_another(cluster)
     taken: list[str] = []
 
     def first_closing(call: Call) -> bool:
-        """After the advance of journal 0 comes the closing."""
+        """Match the second entry of journal 0, the closing after the advance."""
         if call.kind == "put_if_absent" and call.when == "before" and call.key.startswith(journal_log(0) + "log/"):
             taken.append(call.key)
         return len(taken) == 2 and call.key == taken[1]
@@ -253,7 +253,7 @@ def test_an_unclosable_topic_does_not_stop_housekeeping(cluster: ClusterHandles)
 def test_a_journal_unreadable_after_its_advance_does_not_stop_housekeeping(
     cluster: ClusterHandles,
 ) -> None:
-    """Whether a deleted topic is closed there takes another read, which may fail, too."""
+    """Another read decides whether a deleted topic is closed there, and it may fail, too."""
     deleted_and_another(cluster)
     failed: list[str] = []
 
@@ -277,20 +277,20 @@ def refusing(which: Callable[[Call], bool]) -> Callable[[Call], None]:
 
 def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it(cluster: ClusterHandles) -> None:
     revision = events(cluster).revision
-    cluster.controller.delete_topic("events")  # and the deleter crashed
+    cluster.controller.delete_topic("events")  # the deleter crashes here
     cluster.controller.create_topic("events", 1)
     process = another_process(cluster)
     assert housekeep(process).closed == 2
     assert housekeep(another_process(cluster, 2)).closed == 0
     assert all(process.journal(j).catch_up().closed(revision) for j in (0, 1))
-    assert not process.journal(0).catch_up().closed(events(cluster).revision)  # its namesake
+    assert not process.journal(0).catch_up().closed(events(cluster).revision)  # its namesake stays open
 
 
 def test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed(cluster: ClusterHandles) -> None:
     """Guards against hazard 6."""
     put(cluster)
     revision = events(cluster).revision
-    cluster.controller.delete_topic("events")  # and the deleter crashed
+    cluster.controller.delete_topic("events")  # the deleter crashes here
     cluster.controller.advance_above(3000)
     process = another_process(cluster)
     assert housekeep(process).closed == 2
@@ -298,7 +298,7 @@ def test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed(cl
 
 
 def test_all_deleted_topics_of_a_journal_are_closed_by_one_entry() -> None:
-    """Requests go with journals, never with topics."""
+    """Requests grow with journals, never with topics."""
     cluster = memory_cluster()
     gone = []
     for n in range(300):
@@ -316,7 +316,7 @@ def test_a_damaged_journal_of_a_deleted_topic_stops_nobody(cluster: ClusterHandl
     put(cluster)
     key = damage(cluster, 0)
     gone = cluster.controller.delete_topic("events")
-    cluster.controller.create_topic("other", 1)  # in journal 0, too
+    cluster.controller.create_topic("other", 1)  # also in journal 0
     cluster.controller.create_topic("another", 1)
     pass_interval(cluster)
     process = another_process(cluster)
@@ -351,7 +351,7 @@ def test_a_journal_above_the_cluster_epoch_is_named_and_left(cluster: ClusterHan
 def test_where_what_is_published_is_above_the_epoch_nothing_is_written(
     cluster: ClusterHandles, m: int, epoch: int, *, barrier: bool, ticks: bool
 ) -> None:
-    """Issue 12.2."""
+    """A published M or epoch above the cluster epoch shows a restored controller log."""
     publish_m(cluster, m, epoch)
     if ticks:
         pass_interval(cluster)
@@ -399,7 +399,7 @@ def test_what_never_landed_is_in_no_checkpoint(lose: Callable[[JournalHandle, Ob
         lose(cluster.journal(0), lost)
     store_of(cluster).fault = lambda call: None
     cluster.journal(0).replica.write_checkpoint()
-    truth = another_process(cluster).journal(0).catch_up()  # through that checkpoint
+    truth = another_process(cluster).journal(0).catch_up()  # read from that checkpoint
     assert truth.window == EpochWindow(0, 2)
     assert truth.topic(1).totals() == without_checkpoints(cluster).journal(0).catch_up().topic(1).totals()
 

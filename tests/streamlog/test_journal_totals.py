@@ -1,4 +1,4 @@
-"""Where the journals stand: M could move as soon as anybody has let it, and what lands shows."""
+"""The journals' totals: they show how far M could move after another process's work, and whether records have landed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.reconcile import put, reconcile
 
 
 def test_what_another_process_has_reconciled_no_longer_holds_m() -> None:
-    """As executors do, while `gc` goes on in the driver."""
+    """Executors reconcile like this, while `gc` continues in the driver."""
     cluster = a_cluster()
     put(cluster, "events", {0: [b"x"]})
     held = cluster.controller.snapshot().epoch - 1

@@ -1,7 +1,8 @@
-"""Reconcilers, mergers and vacuums killed at each of their requests: a vacuum leaves what is named, and nothing else.
+"""Reconcilers, mergers and vacuums killed at each of their requests: a vacuum leaves exactly the objects that are
+named.
 
-Readers are under way all the while, with no grace for them: each gives every record once, and none reports a loss. After
-each kill and vacuum all is as `l0gc verify --deep` wants it, object by object.
+Readers run all the time, without a grace: each returns every record once, and none reports a loss. After each kill and
+vacuum, `l0gc verify --deep` finds nothing wrong with any object.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ Work = Callable[[ClusterHandles], object]
 
 
 class KilledError(BaseException):
-    """The process is no more: nothing that it would do about it reaches the store."""
+    """The process is dead: no request of its cleanup reaches the store."""
 
 
 def scene() -> World:
-    """Objects to merge, records to lift, dropped objects, orphans, and a deleted topic."""
+    """Create a cluster with objects to merge, records to lift, dropped objects, orphans and a deleted topic."""
     w = World(2, journals=2)
     w.cluster.controller.create_topic("deleted", 1)
     w.lift(4)
@@ -51,7 +52,7 @@ def a_process(w: World, seed: int) -> ClusterHandles:
 
 
 def killed_at(w: World, work: Work, n: int, *, after: bool) -> bool:
-    """Do the work in a process that dies at its n-th request; whether it has so many."""
+    """Do the work in a process that dies at its n-th request; return whether it has that many."""
     seen, dead = 0, False
 
     def fault(call: Call) -> None:
@@ -75,7 +76,7 @@ def killed_at(w: World, work: Work, n: int, *, after: bool) -> bool:
 
 
 def readers(w: World) -> list[Iterator[Record]]:
-    """Readers in two processes: one that has not begun, and one in the middle."""
+    """Return readers in two processes, for one that starts late and one that is read halfway."""
     found = []
     for seed in (200, 201):
         cluster = a_process(w, seed)
@@ -124,7 +125,7 @@ def test_vacuum_after_a_killed_run_leaves_named_objects(work: Work, after: bool,
 
 @pytest.mark.parametrize("step", STEPS)
 def test_a_run_that_slept_through_vacuum_continues_without_loss(step: int) -> None:
-    """A merger and a reconciler, with another reconciler and a vacuum between two of their requests."""
+    """A merger and a reconciler pause between two of their requests, while another reconciler and a vacuum run."""
     points = 1 - step
     while True:
         w = scene()
@@ -158,7 +159,7 @@ def test_a_run_that_slept_through_vacuum_continues_without_loss(step: int) -> No
 
 
 def test_what_verify_would_find_is_found_here() -> None:
-    """An L1 object that is cut short, one with other bytes, and an L0 object that is gone."""
+    """The scene has a truncated L1 object, one with other bytes, and missing L0 objects."""
     w = scene()
     assert deep_findings(w.cluster) == []
     first, second, *_ = sorted(w.l1("level_one/data/") & named(w.cluster, "events"))

@@ -1,4 +1,6 @@
-"""Pins: what a state names stays while a pin lives, whoever computes, vacuums or truncates at the same time (hazard 36)."""
+"""Pins: the objects that a pinned state names stay while the pin lives, through computations, vacuums and truncations
+(hazard 36).
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def published(cluster: ClusterHandles) -> int:
 
 
 def lifted(cluster: ClusterHandles, times: int = 1) -> None:
-    """Upload and reconcile so many objects of each partition, an epoch each."""
+    """Upload and reconcile `times` objects of each partition, at one epoch each."""
     topic = cluster.controller.snapshot().topic("events")
     for n in range(times):
         put(cluster, "events", {p: [b"%d" % n] for p in range(topic.partitions)})
@@ -75,7 +77,7 @@ def lifted(cluster: ClusterHandles, times: int = 1) -> None:
 
 
 def end(cluster: ClusterHandles, pin: Pin) -> None:
-    """The pin ends by itself."""
+    """Let the pin expire."""
     store_of(cluster).clock.ms = pin.end_ms
     cluster.controller.tick_if_due()
     assert pin.name not in cluster.controller.snapshot().pins
@@ -180,7 +182,9 @@ def test_a_pin_holds_the_possible_m_of_its_own_time(cluster: ClusterHandles) -> 
 
 
 def test_a_computation_that_did_not_see_the_pin_computes_again(cluster: ClusterHandles) -> None:
-    """Hazard 36: its M would pass what the pin holds, which was created when all was read and nothing published."""
+    """Hazard 36: the pin is created after the computation's last read and before its publication, so its M would pass
+    the pin.
+    """
     lifted(cluster)
     compute(cluster)
     other, pins = another_process(cluster), []
@@ -207,7 +211,7 @@ def test_a_pin_that_has_not_taken_effect_holds_m_where_it_is(cluster: ClusterHan
 
 
 def test_m_respects_a_pin_before_it_takes_effect(cluster: ClusterHandles) -> None:
-    """What is unreconciled when the pin takes effect lies above what the pin holds."""
+    """The records that are unreconciled when the pin takes effect are above the M that the pin holds."""
     put(cluster, "events", {0: [b"x"]})
     epoch = cluster.controller.snapshot().epoch
     lifted_elsewhere = another_process(cluster)
@@ -245,7 +249,9 @@ def test_a_lost_reply_leaves_one_pin(cluster: ClusterHandles) -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("n", range(6))
 def test_a_killed_pins_reservation_holds_until_its_end(n: int, when: str) -> None:
-    """At any of its writes: the entry, `published.json`, the two journals, the entry that it took effect."""
+    """The process dies at any write: the entry, `published.json`, the two journals, or the entry that the pin took
+    effect.
+    """
     cluster = topic_in_memory(2, 2)
     lifted(cluster)
     before = compute(cluster).watermark
@@ -285,7 +291,7 @@ def test_a_pin_ends_by_log_time(cluster: ClusterHandles) -> None:
 
 
 def test_a_date_that_jumps_ends_no_pin() -> None:
-    """Hazard 36: a pin whose end was decided by a wrong clock."""
+    """Hazard 36: a wrong clock must not end a pin."""
     store = MisdatedStore(DAY_MS)
     cluster = memory_cluster(store)
     cluster.controller.create_topic("events", 1, 1)
@@ -323,7 +329,7 @@ def test_a_pin_that_is_renewed_holds_m_past_its_first_end(cluster: ClusterHandle
     lifted(cluster)
     pin = create_pin(cluster, "reader", HOUR_MS)
     lifted(cluster, 3)
-    store_of(cluster).clock.ms = pin.end_ms + 1  # no entry has ended it
+    store_of(cluster).clock.ms = pin.end_ms + 1  # no entry has ended it yet
     cluster.controller.renew_pin(pin.name, pin.revision, HOUR_MS)
     renewed_until = cluster.controller.snapshot().pin(pin.name)
     assert renewed_until == msgspec.structs.replace(pin, end_ms=pin.end_ms + 1 + HOUR_MS)
@@ -441,7 +447,7 @@ def test_a_journal_that_cannot_be_read_is_no_state_to_promise(cluster: ClusterHa
 
 
 def test_an_unreadable_journal_cannot_be_pinned(cluster: ClusterHandles) -> None:
-    """Its window has reached the pin's epoch, and the store fails then."""
+    """The store fails after the journal's window has reached the pin's epoch."""
     store, reached = store_of(cluster), [0]
 
     def fails(call: Call) -> None:
@@ -457,7 +463,7 @@ def test_an_unreadable_journal_cannot_be_pinned(cluster: ClusterHandles) -> None
 
 
 def test_a_pin_that_a_restored_controller_log_brings_back_lowers_nothing(cluster: ClusterHandles) -> None:
-    """Hazard 10: it had ended, so what it held may be gone. It holds M where it is, until its end."""
+    """Hazard 10: the pin was deleted, so its objects may be deleted, too. It holds M in place until its end."""
     compute(cluster)
     create_pin(cluster, "backup", HOUR_MS)
     store = store_of(cluster)
@@ -557,7 +563,7 @@ def test_objects_a_pin_keeps_of_an_unknown_topic_are_not_orphans(cluster: Cluste
 
 
 def test_what_was_dropped_before_a_pin_goes(cluster: ClusterHandles) -> None:
-    """Pins that overlap for ever hold nothing for ever."""
+    """Pins that overlap for ever keep no object for ever."""
     lifted(cluster, 6)
     before = l1(cluster)
     assert merge(cluster, None, MergeRule(fan_in=2)).objects_before
@@ -584,7 +590,7 @@ def test_a_vacuum_unaware_of_a_pin_deletes_nothing_it_keeps(cluster: ClusterHand
 
 
 def test_objects_dropped_at_an_old_epoch_count_from_the_pin(cluster: ClusterHandles) -> None:
-    """Each journal's window is at the pin's epoch before it takes effect, whatever epoch the writer knows."""
+    """Each journal's window reaches the pin's epoch before the pin takes effect, even if a writer's epoch is stale."""
     lifted(cluster, 6)
     for _ in range(3):
         cluster.controller.advance()
@@ -617,7 +623,7 @@ def test_a_deleted_topics_l1_stays_under_a_pin(cluster: ClusterHandles) -> None:
 
 
 def state_as_of(cluster: ClusterHandles, journal: int, offset: int) -> bytes:
-    """A journal as a reader finds it who replays it as of an offset."""
+    """Return the state that a replay of the journal up to an offset gives."""
     machine, log = JournalMachine(journal), cluster.journal(journal).replica.log
     folder = log.list_folder()
     first = folder.needed_from(offset)
@@ -632,7 +638,7 @@ def list_of(cluster: ClusterHandles, log: str) -> list[str]:
 
 
 def busy(cluster: ClusterHandles, rounds: int = 8) -> int:
-    """Uploads, and the house is kept, for long enough that logs are truncated; returns how many entries went."""
+    """Upload and keep house until logs are truncated; return the number of truncated entries."""
     gone = 0
     for n in range(rounds):
         put(cluster, "events", {0: [b"%d" % n], 1: [b"%d" % n]})
@@ -661,7 +667,7 @@ def test_logs_stay_replayable_until_the_pin_ends(cluster: ClusterHandles, page_s
 
 
 def test_a_truncation_asks_for_pins_after_its_listing(cluster: ClusterHandles) -> None:
-    """A pin that is created between the two is seen; one that is created later is newer than all that goes."""
+    """The truncation sees a pin created after its listing; a later pin is newer than every truncated entry."""
     store, keeper, other = store_of(cluster), another_process(cluster, seed=5), another_process(cluster, seed=6)
     housekeep(keeper)
     for n in range(6):

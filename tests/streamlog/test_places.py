@@ -1,4 +1,4 @@
-"""Logs that were set back and have grown past the place that was noted: noticed by the id of the entry there."""
+"""Logs that were set back and have grown past a noted place: the id of the entry there shows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.set_back import CHANGES, TOPIC, Objects, Place
 
 HOUR_MS = 3_600_000
 OF_THE_CONTROLLER = {"epoch advance", "producer", "tick"}
-"""What needs no journal."""
+"""Changes that need no journal."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Describing a producer: what the controller and each journal say of its newest run, without a change."""
+"""The description of a producer: what the controller and each journal record of its newest run. It changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ START_MS = FakeClock().ms
 def send(
     cluster: ClusterHandles, run: Producer, sequence: int, *, journal: int = 0, span: InputSpan | None = None
 ) -> None:
-    """Two records for the partition that the journal has."""
+    """Append two records to the journal's first partition."""
     topic = cluster.controller.snapshot().topic("events")
     producer = ProducerBatch(run.producer_id, run.epoch, run.run, sequence, [span] if span else [])
     o = of_topic(topic, cluster.controller.epoch(), {topic.partition_ranges()[journal].first: 2}, producer=producer)
@@ -64,14 +64,16 @@ def test_a_run_is_shown_as_the_journals_have_it() -> None:
 
 
 def test_what_it_says_a_journal_takes_next_is_what_it_takes() -> None:
-    """Journal 0 knows the newest run, 1 an older one, 2 a newer one than the controller, 3 none, 4 one that is as new."""
+    """Journal 0 has the newest run, 1 an older one, 2 a newer one than the controller, 3 none, 4 another at the same
+    epoch.
+    """
     cluster = topic_in_memory(5, 5)
     first = cluster.controller.init_producer("job")
     for journal in (1, 2, 4):
         send(cluster, first, 0, journal=journal)
     run = cluster.controller.init_producer("job")
     send(cluster, run, 0, journal=0)
-    # From a controller log that was restored to an older state since.
+    # These runs come from a controller log that has since been restored to an older state.
     send(cluster, msgspec.structs.replace(run, epoch=7, run="gone"), 0, journal=2)
     send(cluster, msgspec.structs.replace(run, run="gone"), 0, journal=4)
 

@@ -1,4 +1,4 @@
-"""`read_arrow`: the records as Arrow's batches, for pandas, Polars and DuckDB, with typed columns; few are held at once."""
+"""`read_arrow`: the records as Arrow batches, for pandas, Polars and DuckDB, with typed columns; it holds few at once."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ RECORDS = [
 
 @pytest.fixture(params=["L0", "L1", "both"])
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Cluster]:
-    """A topic without a schema and one with, which have the same records."""
+    """Open a cluster with the same records in a topic without a schema and in one with a schema."""
     handles = topic_in_memory(2)
     with over(handles, monkeypatch) as opened:
         opened.topics.create("typed", partitions=2, value_schema=SCHEMA)
@@ -99,7 +99,7 @@ VALUES: Final = (
 
 
 def test_values_are_parsed_only_if_l1_lacks_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records in L1 by an older schema and by the present one, and in L0, have the same columns."""
+    """Records in L1 with an older schema, in L1 with the current schema, and in L0 get the same columns."""
     parsed = list[int]()
     parse = ValueParser.parse
 
@@ -122,7 +122,7 @@ def test_values_are_parsed_only_if_l1_lacks_the_columns(monkeypatch: pytest.Monk
         names = ["n", "at", "tags", "place", "value_error"]
         table = cluster.read_arrow("typed", columns=names).read_all()
         assert [*map(pa.chunked_array, ([c] for c in expected))] == table.columns
-        assert sum(parsed) == 8  # of the older schema, and of L0
+        assert sum(parsed) == 8  # four of the older schema, and four in L0
         assert (
             cluster.read_arrow("typed", columns=["value", "tags", "value"][:2]).read_all()["value"].to_pylist()
             == [*VALUES] * 4
@@ -233,7 +233,7 @@ def test_the_documents_blocks_run(cluster: l0gc.Cluster) -> None:
 
 
 def large(partitions: int = 1) -> ClusterHandles:
-    """A topic of 24 L0 objects."""
+    """Create a topic of 24 L0 objects."""
     handles, chosen = topic_in_memory(partitions), random.Random(1)
     for _ in range(24):
         put(handles, "events", {p: [chosen.randbytes(500).hex().encode() for _ in range(4)] for p in range(partitions)})
@@ -241,7 +241,7 @@ def large(partitions: int = 1) -> ClusterHandles:
 
 
 def test_a_partition_is_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large it is: of what was read, only the piece that is handed out is still there."""
+    """However large the partition is, only the batch that was returned last is still in memory."""
     held, most, came = list["weakref.ref[Any]"](), 0, 0
     read = OffsetReader.read
 

@@ -1,4 +1,4 @@
-"""Reading: L1 below the last reconciled offset, L0 above it, each record once, whatever happens meanwhile."""
+"""Reading: L1 below the last reconciled offset, L0 above it, and each record once, whatever other jobs do."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from tests.support.memory_store import Call, another_process, store_of, topic_in
 from tests.support.reconcile import begin, files, reconcile
 
 T = 1_700_000_000_000
-"""A time in milliseconds: a small number would be refused as one in another unit."""
+"""A time in milliseconds; l0gc refuses a small number, which would be in another unit."""
 
 several = pytest.mark.parametrize(("partitions", "journals"), [(1, 1), (6, 1), (7, 3)])
 
 
 def put(cluster: ClusterHandles, tmp_path: Path, first: int, count: int) -> None:
-    """Upload `count` records to each partition, of offset `first` and so on, about five of each to an L0 object."""
+    """Upload `count` records to each partition from offset `first` on, about five of each to an L0 object."""
     n = cluster.controller.snapshot().topic("events").partitions
     path = tmp_path / "in"
     path.write_bytes(b"".join(value(p, o) + b"\n" for o in range(first, first + count) for p in range(n)))
@@ -47,7 +47,7 @@ def value(partition: int, offset: int) -> bytes:
 def new_cluster(
     tmp_path: Path, *, partitions: int = 1, journals: int = 1, reconciled: int = 0, unreconciled: int = 0
 ) -> ClusterHandles:
-    """A topic with so many records in each partition."""
+    """Create a topic with `reconciled` and then `unreconciled` records in each partition."""
     cluster = topic_in_memory(partitions, journals)
     if reconciled:
         put(cluster, tmp_path, 0, reconciled)
@@ -70,7 +70,7 @@ def read(
 
 
 def places(records: Iterator[Record]) -> Iterator[tuple[int, int]]:
-    """Partition and offset of each record, which is checked to be the one that belongs there."""
+    """Yield each record's partition and offset, after a check of its value."""
     for r in records:
         assert r.value == value(r.partition, r.offset)
         yield r.partition, r.offset
@@ -81,7 +81,7 @@ def all_of(partitions: int, start: int, end: int) -> list[tuple[int, int]]:
 
 
 def sweep(cluster: ClusterHandles) -> int:
-    """Delete every L0 object that no journal names; returns how many."""
+    """Delete every L0 object that no journal names; return their number."""
     topics = cluster.controller.snapshot().topics.values()
     needed: set[str] = set()
     for topic in topics:
@@ -166,7 +166,7 @@ def test_reading_begins_and_ends_at_a_time_or_before_an_offset(
         times.append(store_of(cluster).clock.ms)
         put(cluster, tmp_path, first, 5)
         if first == 5:
-            reconcile(cluster)  # so one of the bounds is in L1, and the others in L0
+            reconcile(cluster)  # so that one time is in L1 and the others are in L0
     for n, at in enumerate(times, 1):
         assert list(places(read(cluster, from_time_ms=at))) == all_of(partitions, 5 * n, 20)
         assert list(places(read(cluster, before_time_ms=at))) == all_of(partitions, 0, 5 * n)
@@ -253,7 +253,7 @@ def test_neighbours_in_a_block_cost_one_request_for_each_object(tmp_path: Path) 
     assert store_of(cluster).requests["get"] - before <= 3 + 1
 
 
-# -- what happens meanwhile --------------------------------------------------------------------------------------------
+# -- while other jobs run ----------------------------------------------------------------------------------------------
 
 
 @several
@@ -262,13 +262,13 @@ def test_neighbours_in_a_block_cost_one_request_for_each_object(tmp_path: Path) 
 def test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1(
     tmp_path: Path, same_process: bool, window_bytes: int, partitions: int, journals: int
 ) -> None:
-    """Hazard 19: the object is deleted after the log named it and before it is read."""
+    """Hazard 19: the object is deleted after the journal names it and before the reader reads it."""
     for after in (1, 5, 12, 17):
         cluster = new_cluster(tmp_path, partitions=partitions, journals=journals, reconciled=10, unreconciled=15)
         worker = cluster if same_process else another_process(cluster)
         before = len([k for k in store_of(cluster).objects if k.startswith("level_zero/")])
         records = places(read(cluster))
-        found = [next(records) for _ in range(after)]  # the reader has looked at the journal
+        found = [next(records) for _ in range(after)]  # the reader has read the journal
         reconcile(worker)
         assert sweep(worker) == before == 5
         assert [*found, *records] == all_of(partitions, 0, 25)
@@ -278,7 +278,7 @@ def test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1(
 def test_what_is_partly_reconciled_meanwhile_leaves_no_hole(
     tmp_path: Path, same_process: bool, window_bytes: int
 ) -> None:
-    """Hazard 19: a run that planned before the last upload commits while L1 is being read."""
+    """Hazard 19: a run that planned before the last upload commits while the reader reads L1."""
     cluster = new_cluster(tmp_path, partitions=3, reconciled=10, unreconciled=10)
     worker = cluster if same_process else another_process(cluster)
     run = begin(worker)
@@ -292,7 +292,7 @@ def test_what_is_partly_reconciled_meanwhile_leaves_no_hole(
 
 @pytest.mark.parametrize("window_bytes", [1, 9000, 1 << 25], indirect=True)
 def test_each_of_many_moves_under_the_reader_is_survived(tmp_path: Path, window_bytes: int) -> None:
-    """Hazard 19, again and again: whenever an object is requested, what is unreconciled is reconciled and swept."""
+    """Hazard 19: at every request for an L0 object, all records are first reconciled and swept."""
     cluster = new_cluster(tmp_path, partitions=3)
     worker = another_process(cluster)
     for first in range(0, 40, 10):
@@ -329,7 +329,7 @@ def test_a_topic_that_is_deleted_and_swept_meanwhile_is_no_loss(
         if closed:
             delete_topic(worker, "events")
         else:
-            worker.controller.delete_topic("events")  # and dies before it closes the topic
+            worker.controller.delete_topic("events")  # the deleter dies before it closes the topic
         store_of(cluster).discard("level_")
         with pytest.raises(PartitionClosedError, match="'events'"):
             list(records)
@@ -339,7 +339,7 @@ def test_a_topic_that_is_deleted_and_swept_meanwhile_is_no_loss(
 
 
 def expire(cluster: ClusterHandles, partition: int, offset: int) -> None:
-    """Move a partition's log start offset, as another process does."""
+    """Move a partition's log start offset in another process."""
     delete_records(another_process(cluster), "events", partition, before_offset=offset)
 
 
@@ -373,7 +373,7 @@ def test_records_that_are_deleted_before_they_could_be_read_are_reported(
         expire(cluster, partition, 12)
         reconcile(cluster)
         sweep(cluster)
-        if refused:  # it has been begun
+        if refused:  # partition 0 has been begun
             with pytest.raises(OffsetOutOfRangeError, match="partition events/0"):
                 list(records)
         else:

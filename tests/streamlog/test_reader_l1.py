@@ -1,4 +1,4 @@
-"""Hazard 19: L1 objects are merged away or expired, and removed at once, while somebody reads them."""
+"""Hazard 19: L1 objects are merged or expired, and removed at once, while a reader reads them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RECORDS = [(p, o) for p in range(2) for o in range(60)]
 
 
 def remove_dropped(cluster: ClusterHandles, topic: Topic) -> int:
-    """What a vacuum without any grace does."""
+    """Delete and purge dropped objects like a vacuum without grace; return their number."""
     handle = cluster.journal(0)
     rows = handle.catch_up().dropped
     for row in rows:
@@ -62,13 +62,13 @@ def test_records_expired_below_the_reader_are_not_a_loss(window_bytes: int) -> N
                 list(records)
             continue
         left = [*found, *records]
-        assert left == [at for at in RECORDS if at in left]  # once, and in order
+        assert left == [at for at in RECORDS if at in left]  # each record once, and in order
         lacking = [at for at in RECORDS if at not in left]
         assert lacking == [] or (partition == 1 and lacking == [(1, o) for o in range(40)])
 
 
 def test_an_object_that_is_fetched_whole_takes_one_task_of_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each task costs as much time as a small object's records."""
+    """A task costs as much time as the records of a small object."""
     cluster, topic = cluster_with(6)
     tasks, submit = list[str](), WorkerThreads.submit
 

@@ -1,4 +1,4 @@
-"""Reading what is lost or damaged: it is named, and nothing else is read in its place."""
+"""Lost or damaged objects: the reader names them, and returns no other records in their place."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.reconcile import files, reconcile
 
 
 def some_object(cluster: ClusterHandles, level: str, at: int) -> str:
-    """The object that has the record at offset `at` of partition 1."""
+    """Return the key of the object with the record at offset `at` of partition 1."""
     topic = cluster.controller.snapshot().topic("events")
     if level == "level_one/":
         return next(
@@ -34,7 +34,7 @@ def test_a_missing_object_the_journal_needs_is_a_loss(tmp_path: Path, level: str
     key = some_object(cluster, level, at)
     del store_of(cluster).objects[key]
     records = places(read(another_process(cluster), None, 1))
-    assert [next(records) for _ in range(at)] == [(1, o) for o in range(at)]  # what lies before it is read
+    assert [next(records) for _ in range(at)] == [(1, o) for o in range(at)]  # the records before it are read
     with pytest.raises(CorruptObjectError, match=f"{key} does not exist, though .*events/1 .* record {at}; restore"):
         next(records)
 

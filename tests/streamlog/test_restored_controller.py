@@ -1,6 +1,7 @@
-"""Three controller logs that were set back to a backup, from beginning to end (hazard 10).
+"""Controller logs that were restored from a backup, from beginning to end (hazard 10).
 
-Whatever is acknowledged, before or after, is read back once. A command that is refused leaves the bucket as it was.
+Every acknowledged record, before or after the restore, is read back once. A refused command leaves the bucket
+unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def nobody_gets_anything(place: Place) -> None:
-    """Each change is refused, and leaves all as it was; a tick would be due."""
+    """Check that each change is refused and leaves the bucket unchanged, although a tick is due."""
     place.store.clock.ms += 2 * INTERVAL_MS
     before = place.objects()
     for name, change in CHANGES.items():
@@ -37,7 +38,7 @@ def nobody_gets_anything(place: Place) -> None:
 
 
 def test_a_restored_controller_log_is_noticed_and_recovered_as_documented(place: Place) -> None:
-    """The newer log is lost for good: `epoch advance --above E --close-unknown-topics`."""
+    """The newer log is lost for good, and `epoch advance --above E --close-unknown-topics` recovers the cluster."""
     place.upload("second")
     create_topic(place.process(), "young", 2, 2)
     place.upload("third")
@@ -49,14 +50,14 @@ def test_a_restored_controller_log_is_noticed_and_recovered_as_documented(place:
     highest = max(int(key[-20:]) for key in newest if "/log/" in key)
     operator.controller.advance_above(highest)
     close_unknown_topics(operator)
-    # The controller gives out the epochs of the second run and of the third once more, and journals know these runs.
+    # The controller assigns the epochs of the second and third run again, and the journals remember those runs.
     assert place.upload_until_accepted("fourth") == []
     assert (place.upload("second"), place.upload("third")) == (0, 0)
     place.check_all_is_well()
 
 
 def test_a_topic_deleted_before_a_restore_is_deleted_again(place: Place) -> None:
-    """Its journals have closed it and were not used from then on, so their windows stayed below M."""
+    """Its journals have closed it and were not used afterwards, so their windows stayed below M."""
     delete_topic(place.process(), TOPIC)
     create_topic(place.process(), "another", 1)
     place.upload("second", "another")
@@ -72,7 +73,7 @@ def test_a_topic_deleted_before_a_restore_is_deleted_again(place: Place) -> None
 
 
 def test_a_restored_controller_log_that_nobody_notices_loses_no_record(place: Place) -> None:
-    """Nothing was published since the backup, so only the runs of producers and the windows of journals show it."""
+    """Nothing was published since the backup, so only the producers' runs and the journals' windows show the restore."""
     place.upload("second")
     place.restore(CONTROLLER_LOG, place.copy)
     assert place.upload_until_accepted("third") == []
@@ -81,7 +82,7 @@ def test_a_restored_controller_log_that_nobody_notices_loses_no_record(place: Pl
 
 
 def test_unnoticed_by_a_producer_that_is_new(place: Place) -> None:
-    """The windows of journals are above the cluster epoch: nothing lands there before that has caught up."""
+    """The journals' windows are above the cluster epoch, so nothing lands until the epoch has caught up."""
     for _ in range(5):
         place.store.clock.ms += INTERVAL_MS
         housekeep(place.process(), barrier=True)
@@ -93,7 +94,7 @@ def test_unnoticed_by_a_producer_that_is_new(place: Place) -> None:
 
 
 def test_an_m_above_the_epoch_stops_everything(place: Place) -> None:
-    """Nobody gets anything until the newest log is back, and then all goes on as before."""
+    """Every change is refused until the newest log is back; afterwards everything works as before."""
     place.upload("second")
     place.loop()
     place.upload("third")

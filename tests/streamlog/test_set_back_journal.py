@@ -1,4 +1,4 @@
-"""Journals that were set back to an older copy: refused by name, and nothing in the bucket changes (hazard 38)."""
+"""Journals that were restored to an older copy: commands refuse them by name, and change nothing (hazard 38)."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.support.set_back import CHANGES, TOPIC, Objects, Place
 
 DAY_MS = 24 * 3_600_000
 HARMLESS = {"epoch advance", "producer", "tick"}
-"""What changes the controller alone, which was not set back."""
+"""Changes of the controller alone, which was not set back."""
 
 
 def settled(place: Place, job: str) -> None:
-    """A job's records are uploaded and lifted, M has passed them, and the garbage is gone."""
+    """Upload and lift a job's records, let M pass them, and delete the garbage."""
     place.upload(job)
     place.loop()
 
@@ -36,7 +36,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def days_later(place: Place) -> Objects:
-    """Records are uploaded and lifted on some more days; returns what the bucket held before."""
+    """Upload and lift records on three more days; return the bucket's content before them."""
     copy = place.objects()
     for day in range(3):
         place.store.clock.ms += DAY_MS
@@ -46,7 +46,7 @@ def days_later(place: Place) -> Objects:
 
 
 def refused(place: Place, names: set[str], match: str) -> None:
-    """Each of these changes is refused in a sentence, and leaves all as it was."""
+    """Check that each of these changes is refused in a sentence and leaves the bucket unchanged."""
     before = place.objects()
     for name in sorted(names):
         with pytest.raises(SetBackError, match=match) as e:
@@ -72,7 +72,7 @@ def test_set_back_journals_stop_everything_until_restored(place: Place) -> None:
 
 
 def test_a_vacuum_by_itself_takes_no_live_object_for_an_orphan(place: Place) -> None:
-    """With the default ages: what the lost part of a journal had named is old enough to go."""
+    """With the default ages, the objects named in the lost part of the journal are old enough to be deleted."""
     newest = place.restore(JOURNALS, days_later(place))
     before = place.objects()
     cluster = place.process()
@@ -105,7 +105,7 @@ def test_a_journal_whose_log_is_gone_is_refused(place: Place) -> None:
 
 
 def test_an_upload_to_other_journals_goes_on(place: Place) -> None:
-    """A topic that lies elsewhere is not concerned, and no other journal need be read for it."""
+    """A topic in other journals is not affected, and no other journal is read for it."""
     place.process().controller.create_topic("elsewhere", 1)
     (journal,) = place.process().controller.snapshot().topic("elsewhere").journals
     assert journal not in journals_of(place)
@@ -114,7 +114,7 @@ def test_an_upload_to_other_journals_goes_on(place: Place) -> None:
 
 
 def test_publications_without_ends_are_compared_with_the_journals_needs(place: Place) -> None:
-    """The second line: M was released by the newer log, and an older one may still need what is at or below it."""
+    """The second check: the newer log released M, and an older log may still need objects at or below it."""
     copy = days_later(place)
     place.forget_ends()
     place.restore(JOURNALS, copy)
@@ -134,7 +134,7 @@ ALONE: dict[str, Callable[[str], bool]] = {
 
 @pytest.mark.parametrize("part", ALONE)
 def test_what_is_set_back_without_its_journals_does_no_harm(place: Place, part: str) -> None:
-    """Older objects come back next to the newer ones, or in their place where the key is the same."""
+    """Older objects appear next to the newer ones, or replace them under the same key."""
     for key, body in days_later(place).items():
         if ALONE[part](key):
             place.store.put(key, body)
@@ -147,7 +147,7 @@ def test_what_is_set_back_without_its_journals_does_no_harm(place: Place, part: 
 
 
 def test_m_stays_while_a_journal_that_was_set_back_cannot_be_read(place: Place) -> None:
-    """It is published again as it was, with the end by which the journal is refused once it can be read."""
+    """M is published again unchanged, with the end that refuses the journal once it can be read."""
     copy = days_later(place)
     before = place.published()
     place.restore(journal_log(1), copy)
@@ -164,7 +164,7 @@ def test_m_stays_while_a_journal_that_was_set_back_cannot_be_read(place: Place) 
     "name", ["reconcile", "merge", "expire", "housekeep", "vacuum", "upload", "sweep", "topic delete"]
 )
 def test_an_unchecked_journal_is_left_out_though_readable_later(place: Place, name: str) -> None:
-    """The first read of the journal fails; all others find the older log."""
+    """The first read of the journal fails, and later reads return the older log."""
     place.process().controller.alter_topic(TOPIC, RetentionSettings(1, 1))
     place.upload("unlifted")
     copy = days_later(place)
@@ -178,7 +178,7 @@ def test_an_unchecked_journal_is_left_out_though_readable_later(place: Place, na
         raise AccessDeniedError("not now")
 
     place.store.fault = once(fail, key=journal_log(1))
-    with suppress(L0gcError, AssertionError):  # that something was left out
+    with suppress(L0gcError, AssertionError):  # the command may report the journal that it left out
         CHANGES[name](place)
     place.store.fault = lambda call: None
     assert failed

@@ -1,4 +1,6 @@
-"""Creating and deleting topics: not behind what is published, and closed in every journal that kept a part of it."""
+"""Creating and deleting topics: never in a log older than the published epoch, and closed in every journal with a part of
+it.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from tests.support.topics import create_topic, topics_of
 
 
 def went_back(cluster: ClusterHandles, watermark: int, epoch: int) -> None:
-    """Publish what a cluster at a later epoch published, whose journals need nothing up to that M."""
+    """Publish an M of a later epoch, as a cluster whose journals need nothing up to M would publish it."""
     for topic in cluster.controller.snapshot().topics.values():
         for journal in topic.journals:
             cluster.journal(journal)._propose(lambda state: Barrier(watermark + 1))
@@ -70,7 +72,9 @@ def test_a_journal_that_cannot_close_a_topic_is_named() -> None:
 
 
 def a_log_that_went_back(store: MemoryStore) -> tuple[Topic, dict[str, bytes]]:
-    """A topic over two journals, whose controller log is then set back to before it; returns that log, too."""
+    """Create a topic over two journals, and restore the controller log to before it; return the topic and the newest
+    log.
+    """
     first = memory_cluster(store, bootstrap=False)
     first.controller.bootstrap(shards=4, journals=2)
     old = copy_of(store, CONTROLLER_LOG)
@@ -81,19 +85,19 @@ def a_log_that_went_back(store: MemoryStore) -> tuple[Topic, dict[str, bytes]]:
 
 
 def acknowledge(store: MemoryStore, newest: dict[str, bytes]) -> None:
-    """Records land in one partition of the topic, before the log is set back."""
+    """Land records in one partition of the topic, before the log is set back."""
     old = put_back(store, CONTROLLER_LOG, newest)
     put(memory_cluster(store, seed=7, bootstrap=False), "t", {0: [b"acknowledged"]})
     put_back(store, CONTROLLER_LOG, old)
 
 
 def test_a_topic_with_a_reissued_revision_ends_alone() -> None:
-    """Whoever did not notice the restore creates a topic and deletes it; then the newest log is restored."""
+    """An operator who missed the restore creates a topic and deletes it; then the newest log is restored."""
     store = MemoryStore()
     topic, newest = a_log_that_went_back(store)
     acknowledge(store, newest)
     second = memory_cluster(store, seed=1, bootstrap=False)
-    other, _ = second.controller.create_topic("other", 1)  # as where the journal that shows it could not be read
+    other, _ = second.controller.create_topic("other", 1)  # as if the journal that shows the restore could not be read
     assert other.revision == topic.revision
     assert delete_topic(second, "other") == (other, [])
     assert housekeep(second).closed == 0
@@ -105,7 +109,7 @@ def test_a_topic_with_a_reissued_revision_ends_alone() -> None:
 
 
 def test_no_revision_of_a_topic_with_records_is_reissued() -> None:
-    """Its deletion would close the other topic where that has no records yet, and it would take none there for ever."""
+    """Deleting the new topic would permanently close the old one in the journals where it has no records yet."""
     store = MemoryStore()
     topic, newest = a_log_that_went_back(store)
     acknowledge(store, newest)
@@ -120,7 +124,7 @@ def test_no_revision_of_a_topic_with_records_is_reissued() -> None:
 
 
 def test_a_topic_without_records_whose_revision_was_given_twice_is_created_again() -> None:
-    """Nothing showed the restore, so what docs/work/operate-logs.md says of such a topic is done afterwards."""
+    """Nothing showed the restore, so the topic is recreated afterwards, as docs/work/operate-logs.md describes."""
     store = MemoryStore()
     topic, newest = a_log_that_went_back(store)
     second = memory_cluster(store, seed=1, bootstrap=False)
@@ -156,7 +160,7 @@ def test_an_epoch_begun_during_the_reading_is_not_a_restore() -> None:
 
 @pytest.mark.parametrize(("watermark", "epoch"), [(50, 50), (1, 50)])
 def test_an_epoch_below_the_published_one_writes_nothing(watermark: int, epoch: int) -> None:
-    """Hazard 10: M may lie far below the epoch that it was computed at, and the log has gone back all the same."""
+    """Hazard 10: an M far below the epoch of its computation still shows that the log went back."""
     cluster = memory_cluster()
     topic = create_topic(cluster, "t", 1)
     producer = cluster.controller.init_producer("p")
@@ -186,7 +190,7 @@ def test_an_epoch_below_the_published_one_writes_nothing(watermark: int, epoch: 
 
 @pytest.mark.parametrize("published", [True, False])
 def test_a_change_of_the_controllers_log_costs_these_requests(published: bool) -> None:
-    """What is published is read before the one write, and its copy as long as nothing is published."""
+    """The published object is read before the one write, and also its copy if nothing is published."""
     cluster = memory_cluster()
     cluster.controller.snapshot()
     if published:

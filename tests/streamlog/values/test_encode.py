@@ -1,4 +1,4 @@
-"""Rows of a topic's columns become values that give the same columns back, or are refused with the column's name."""
+"""Rows become values: a value gives the same columns back, or an error names the column."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proposed schemas: the types of what records show, without rounding, and a reason for each field that is left out."""
+"""Proposed schemas: the types that the records show, without rounding, and a reason for each field that is omitted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values to typed columns: what fits, what does not and why, and that a row depends on its own bytes alone."""
+"""Values to typed columns: which values fit, which do not and why; a row depends on its own bytes alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMES: Final = PARSER.fields.names
 
 
 class Alone(ValueParser):
-    """Fits each value alone, without pyarrow's parser."""
+    """A parser that fits each value alone, without pyarrow's parser."""
 
     def _together(self, values: pa.Array) -> list[pa.Array] | None:
         return None
@@ -56,7 +56,7 @@ def rows_of(parser: ValueParser, some: Sequence[bytes]) -> list[dict[str, Any]]:
 
 
 def row(value: bytes) -> dict[str, Any]:
-    """One value's columns that are not null, together and alone alike."""
+    """Return one value's non-null columns, after a check that parsing it alone gives the same."""
     (found,), (alone,) = rows_of(PARSER, [value]), rows_of(ALONE, [value])
     assert repr(found) == repr(alone)
     return {n: v for n, v in found.items() if v is not None}

@@ -1,4 +1,4 @@
-"""Values parsed together, values fitted alone, and a reference that shares no code with either, over drawn records."""
+"""Values parsed together, values fitted alone, and a reference that shares no code with them, over random records."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tests.support.typed_reference import expected_columns
 from tests.support.typed_values import a_line, fields_of
 
 TOGETHER: Final = 50
-"""The records that are parsed at once."""
+"""Records that are parsed at once."""
 PARTS: Final = (0, 0, 0.02, 0.3)
-"""How many of the values of each batch need not fit."""
+"""The share of values in each batch that may not fit."""
 
 
 class BothRoads(ValueParser):
-    """Parses values on both roads, and counts how many on the fast one."""
+    """A parser that parses values on both roads, and counts those of the fast one."""
 
     def __init__(self, schema: ValueSchema) -> None:
         super().__init__(schema)
         self.counts = Counter[str]()
 
     def rows(self, values: list[bytes]) -> list[tuple[dict[str, Any], bool]]:
-        """The columns of each value, by the field's name, and whether all of it fits. Fails if the roads differ."""
+        """Return each value's columns by field name, and whether all of it fits; fail if the roads differ."""
         given = pa.array(values, pa.binary())
         alone = _rows(self._alone(given))
         if (together := self._together(given)) is not None:
@@ -50,7 +50,7 @@ def _rows(arrays: list[pa.Array]) -> list[tuple[Any, ...]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value with Python's own UTC."""
+    """Return the value with Python's own UTC."""
     if isinstance(value, dict):
         return {name: _plain(v) for name, v in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Schemas that users give: Iceberg's and Arrow's JSON and JSON Schemas become columns, or are refused with the field."""
+"""Schemas from users: Iceberg's, Arrow's and JSON Schema's JSON become columns, or an error names the field."""
 
 from __future__ import annotations
 
