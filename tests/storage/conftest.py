@@ -1,4 +1,4 @@
-"""Credentials of the tests' own, for the tests of the store."""
+"""Credentials for the tests of the store, in place of the machine's own."""
 
 from __future__ import annotations
 

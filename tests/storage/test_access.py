@@ -1,6 +1,6 @@
-"""Both clients send the same requests, as botocore decides, whichever setting says where and as whom.
+"""Both clients send the same requests, as botocore decides, whichever setting chooses the place and the credentials.
 
-No name is resolved: requests for AWS go through a proxy on loopback that is every host at once.
+No name is resolved: requests for AWS go through a loopback proxy that answers for every host.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ KEYS = "aws_access_key_id = AKID\naws_secret_access_key = secret\n"
 
 @dataclass(frozen=True)
 class Setting:
-    """What is set, in which `{proxy}`, `{server}`, `{tls}` and `{ca}` stand for what runs; and where requests go then.
+    """Settings, and where requests go with them; `{proxy}`, `{server}`, `{tls}` and `{ca}` stand for the test's own servers.
 
     Attributes:
-        profile: what the profile has besides keys; `sections` is the rest of the configuration file.
-        file: the settings file of l0gc.
-        expected: the bucket's URL, the region of the signature, and what the requests come through.
+        profile: the lines of the profile after its keys; `sections` is the rest of the configuration file.
+        file: the content of l0gc's settings file.
+        expected: the bucket's URL, the signature's region, and the server that the requests reach first.
     """
 
     name: str
@@ -51,20 +51,20 @@ TLS = ("{tls}/bucket", "eu-west-1", "tls")
 
 
 def via_aws(name: str, host: str, region: str = "eu-west-1", bucket: str = "bucket", **more: object) -> Setting:
-    """A setting with which requests go to AWS, through the proxy."""
+    """Return a setting that sends requests to AWS, through the proxy."""
     environment = {**THROUGH, "AWS_REGION": region, **more.pop("environment", {})}  # type: ignore[dict-item]
     return Setting(name, (host, region, "proxy"), environment, bucket=bucket, **more)  # type: ignore[arg-type]
 
 
 def to_server(name: str, environment: dict[str, str] | None = None, **more: object) -> Setting:
-    """A setting with which requests go straight to the server."""
+    """Return a setting that sends requests straight to the server."""
     known = {"AWS_REGION": "eu-west-1", "AWS_ENDPOINT_URL_S3": "{server}"}
     more = {"expected": HERE, **more}
     return Setting(name, environment=known | (environment or {}), **more)  # type: ignore[arg-type]
 
 
 SETTINGS: Sequence[Setting] = (
-    # where the bucket is
+    # the place of the bucket
     via_aws("region", AWS),
     via_aws("region: us-east-1", "https://bucket.s3.amazonaws.com", "us-east-1"),
     via_aws("region: cn-north-1", "https://bucket.s3.cn-north-1.amazonaws.com.cn", "cn-north-1"),
@@ -95,7 +95,7 @@ SETTINGS: Sequence[Setting] = (
     via_aws(
         "acceleration", "https://bucket.s3-accelerate.amazonaws.com", profile="s3 =\n  use_accelerate_endpoint = true",
     ),
-    # a server of another's
+    # servers other than AWS
     to_server("endpoint"),
     to_server("endpoint of all services", {"AWS_ENDPOINT_URL_S3": "", "AWS_ENDPOINT_URL": "{server}"}),
     to_server("endpoint of the profile", {"AWS_ENDPOINT_URL_S3": ""}, profile="endpoint_url = {server}"),
@@ -141,7 +141,7 @@ SETTINGS: Sequence[Setting] = (
               expected=(*HERE[:2], "proxy")),
     to_server("NO_PROXY=network, which botocore does not read", {"HTTP_PROXY": "{proxy}", "NO_PROXY": "127.0.0.0/8"},
               expected=(*HERE[:2], "proxy")),
-    # what obstore alone would read
+    # settings that only obstore would read
     to_server("other endpoints", {"AWS_ENDPOINT": "http://127.0.0.1:9", "AWS_BUCKET": "other", "AWS_BUCKET_NAME": "other"}),
     to_server("AWS_SKIP_SIGNATURE", {"AWS_SKIP_SIGNATURE": "true"}),
     to_server("AWS_S3_EXPRESS", {"AWS_S3_EXPRESS": "true"}),
@@ -153,11 +153,11 @@ SETTINGS: Sequence[Setting] = (
         "AWS_METADATA_ENDPOINT": "{proxy}", "AWS_IMDSV1_FALLBACK": "perhaps", "AWS_TOKEN": "other",
     }),
     to_server("SSL_CERT_FILE", {"SSL_CERT_FILE": "/dev/null", "SSL_CERT_DIR": "/dev/null"}),
-    # what decides on requests and not on where they go
+    # settings that change requests, but not where they go
     to_server("checksums", profile="request_checksum_calculation = when_required"),
     to_server("retries", profile="retry_mode = adaptive\nmax_attempts = 1"),
     to_server("STS", profile="sts_regional_endpoints = legacy"),
-    # what obstore cannot be given
+    # settings that obstore does not support
     to_server("AWS_CHECKSUM_ALGORITHM", {"AWS_CHECKSUM_ALGORITHM": "SHA256"}, fallback="AWS_CHECKSUM_ALGORITHM is set"),
     to_server("AWS_SERVER_SIDE_ENCRYPTION", {"AWS_SERVER_SIDE_ENCRYPTION": "sse-c"}, fallback="AWS_SERVER_SIDE_ENCR"),
 )  # fmt: skip
@@ -194,7 +194,9 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def requests(store: S3Store, recorders: dict[str, Recorder]) -> tuple[list[Seen], list[Seen]]:
-    """What boto3 and obstore send for the same two things: a read and a listing, whose end boto3 confirms for obstore."""
+    """Return the requests of boto3 and of obstore for a read and a listing; boto3 confirms the listing's end for
+    obstore.
+    """
     by_client = []
     for reads in (
         lambda: (store.get("k"), store.list("d/")),
@@ -250,7 +252,7 @@ def test_what_obstore_cannot_be_given_is_named(monkeypatch: pytest.MonkeyPatch) 
 def test_no_client_trusts_what_only_the_other_one_would(
     recorders: dict[str, Recorder], authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SSL_CERT_FILE is the system's store to obstore, and nothing to boto3."""
+    """obstore takes SSL_CERT_FILE for the system's certificates, and boto3 ignores it."""
     monkeypatch.setattr("l0gc.storage.bulk.ATTEMPTS", 0)
     monkeypatch.setattr("l0gc.storage.access.ATTEMPTS", 1)
     for name, value in {"AWS_ACCESS_KEY_ID": "AKID", "AWS_SECRET_ACCESS_KEY": "x"}.items():
@@ -306,7 +308,7 @@ def test_another_machine_is_told_where_requests_go_and_no_secret(
 
 
 def test_threads_that_need_the_first_clients_at_once_all_get_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cached property of Python 3.11 holds a lock while its value is made, so the order of locks counts."""
+    """A cached property of Python 3.11 holds a lock while it is computed, so the order of locks matters."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     for _ in range(6):
@@ -329,5 +331,5 @@ def test_threads_that_need_the_first_clients_at_once_all_get_them(monkeypatch: p
 
 
 def replaced(seen: Seen) -> Seen:
-    """A listing's URL without the slash at its end: one client writes it, and both mean the bucket."""
+    """Return the request without the slash at the end of a listing's URL, which only one client writes."""
     return Seen(seen.via, seen.user, seen.url.rstrip("/"), seen.key_id, seen.region, seen.service, seen.token)

@@ -1,7 +1,7 @@
 """Answers with missing, doubled and malformed headers and elements, to each operation and both clients.
 
-Each answer is a right one with one change. The rule: an error of l0gc's, or the right result. A changed header that means
-the same, and one that the operation does not need, give the right result; a malformed one that it needs gives an error.
+Each answer is a valid one with one change. It must give the right result or one of l0gc's errors: the right result if
+the changed header means the same or is not needed, and an error if a needed header is malformed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ OTHERS: Final = ["x-amz-missing-meta: many", "x-amz-mp-parts-count: -", "x-amz-o
                  "Age: x", "x-amz-bucket-key-enabled: 5"]  # fmt: skip
 TEXTS: Final = ["", "abc", "-1", "9" * 30, "&#xfffd;", "<b/>", "2026-11-28", "true", " "]
 OPTIONAL: Final = (b"ID", b"Prefix", b"Days", b"Mode", b"Status", b"ObjectLockEnabled", b"Initiated", b"Size")
-"""Elements whose absence means something."""
+"""Elements that may be absent, with a different meaning."""
 BODY: Final = b"0123456789" * 10
 ROWS: Final = (
     "<Contents><Key>p/d/a</Key><LastModified>2026-11-26T10:00:00.000Z</LastModified><ETag>e</ETag><Size>3</Size>"
@@ -60,14 +60,14 @@ VERSION: Final = (
 
 @dataclass(frozen=True)
 class Operation:
-    """A right answer to an operation, and the call that sends it."""
+    """An operation, a valid answer to it, and the call that sends it."""
 
     name: str
     call: Callable[[S3Store], object]
     body: bytes = b""
     status: int = 200
     plain: bool = True
-    """Only boto3 sends it."""
+    """Whether only boto3 sends it."""
     headers: dict[str, str] = field(default_factory=lambda: {"etag": '"e"', "last-modified": MODIFIED})
 
 
@@ -131,7 +131,9 @@ OPERATIONS: Final = (
 
 @dataclass(frozen=True)
 class Answer:
-    """The lines and the body of an answer. `frame`: how the body ends (by its length, in chunks, with the connection)."""
+    """The lines and the body of an answer; `frame` is how the body ends: by its length, in chunks, or with the
+    connection.
+    """
 
     status: int
     lines: list[str]
@@ -151,7 +153,7 @@ class Answer:
 
 
 class Server:
-    """A server that gives one answer to everything; a HEAD request gets what `head` is."""
+    """A server that gives one answer to every request; `head` replaces it for HEAD requests, if set."""
 
     def __init__(self) -> None:
         self.answer: Answer | None = None
@@ -168,7 +170,7 @@ class Server:
                 self.rfile.read(length)
                 answer = outer.head if method == b"HEAD" and outer.head else outer.answer
                 assert answer is not None
-                if b"start-after" in target:  # a page's end is confirmed behind its last key
+                if b"start-after" in target:  # confirms a page's end, after its last key
                     answer = Answer(200, [f"Date: {DATE}"], NOTHING)
                 self.wfile.write(answer.to_bytes(head=method == b"HEAD"))
 
@@ -183,7 +185,7 @@ class Server:
 
     def result(self, operation: Operation) -> object:
         if not operation.plain:
-            vars(self.both.access).pop("bulk", None)  # an error of obstore's leaves boto3 alone
+            vars(self.both.access).pop("bulk", None)  # an earlier error of obstore's leaves only boto3
         return operation.call(self.plain if operation.plain else self.both)
 
 
@@ -208,7 +210,9 @@ def right(operation: Operation) -> Answer:
 
 
 def changed(operation: Operation, chance: random.Random) -> tuple[Answer, str]:
-    """Return a right answer with one change, and its due outcome: `right`, `error`, `either` of them, or `any` value."""
+    """Return a valid answer with one change, and the expected outcome: `right`, `error`, `either` of them, or `any`
+    value.
+    """
     answer = right(operation)
     kinds = ["drop", "same", "malformed", "other", "frame"]
     kind = chance.choice([*kinds, "element", "element"] if operation.body.startswith(b"<") else kinds)

@@ -1,4 +1,4 @@
-"""Answers that are not the document that was asked for, to each operation and both clients (hazard 41)."""
+"""Answers that are not the requested document, to each operation and both clients (hazard 41)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DAMAGED = {
 
 
 class Answering:
-    """A server whose answers a test decides: `answer` gets a request's method and target, and returns status and body."""
+    """A server whose answers a test decides: `answer` maps a request's method and target to a status and a body."""
 
     def __init__(self, answer: Callable[[str, str], tuple[int, bytes]]) -> None:
         self.requests: list[str] = []
@@ -119,7 +119,7 @@ def test_no_other_document_is_parsed(call: Callable[[S3Store], object], body: by
     with Answering(lambda method, target: (200, body)) as server:
         with pytest.raises(StoreError, match=r"^the store's answer is not S3's: it (is|ends|begins)") as e:
             call(server.store)
-        assert "500" not in str(e.value).partition("; see")[0]  # the port is behind it
+        assert "500" not in str(e.value).partition("; see")[0]  # the rest may contain a port with these digits
         assert "restore" not in str(e.value)
 
 
@@ -187,7 +187,7 @@ def test_a_proxys_404_does_not_show_that_an_object_is_missing() -> None:
 
 @pytest.mark.parametrize("bad", DAMAGED.values(), ids=DAMAGED)
 def test_a_listing_goes_on_after_a_page_that_is_not_s3s(bad: bytes) -> None:
-    """obstore takes a page of HTML, and any other document, for an end."""
+    """obstore takes a page of HTML, or any other document, for an end."""
     answers: list[bytes] = []
 
     def answer(method: str, target: str) -> tuple[int, bytes]:
@@ -239,7 +239,7 @@ def test_a_key_with_any_character_is_requested_as_it_is(key: str) -> None:
 
 
 def test_a_failure_of_the_current_object_counts_for_any_version() -> None:
-    """Else the sweep would not find it among what it requested; keys are relative to the prefix."""
+    """Otherwise the sweep would not find the failure among its requests. Keys are relative to the prefix."""
     row = "<Error><Key>p/%s</Key><VersionId>%s</VersionId><Code>AccessDenied</Code><Message>no</Message></Error>"
     body = f"<DeleteResult>{row % ('plain', 'null')}{row % ('versioned', 'v1')}</DeleteResult>".encode()
     failures = read_deleted(body, [VersionedKey("plain"), VersionedKey("versioned", "v1")], "p/").failures
@@ -296,7 +296,7 @@ def test_each_code_of_the_table_is_sent_again_by_either_client(
         call(server.store)
         sent = [r.rsplit(" ", 1)[1] for r in server.requests[before:]]
         assert len(sent) >= 2, (status, code)
-        assert sent[0] == sent[1], (status, code, sent)  # not by way of the other client
+        assert sent[0] == sent[1], (status, code, sent)  # the same client sends it again
         assert server.store.access.obstacle == ""
 
 
@@ -324,7 +324,7 @@ def test_both_clients_retry_a_code_added_to_a_row(monkeypatch: pytest.MonkeyPatc
 
 
 def test_threads_delete_their_own_keys() -> None:
-    """The document of a delete is handed to botocore beside its arguments."""
+    """botocore gets the document of a delete separately from the call's arguments."""
     bodies: list[bytes] = []
     with Answering(lambda method, target: (200, b"<DeleteResult/>")) as server:
         threads = [

@@ -1,4 +1,4 @@
-"""Deletes through obstore: nothing but the named keys goes, and whatever is not a plain success is reported by boto3."""
+"""Deletes through obstore: only the named keys are deleted, and boto3 reports every answer that is not a plain success."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Deleting:
-    """A server that gets DELETE requests: it answers with `status`, and refuses the keys that end with `refused`."""
+    """A server for DELETE requests: it answers with `status`, and refuses the keys that end with `refused`."""
 
     def __init__(self) -> None:
         self.status, self.refused = 200, "none"
@@ -94,7 +94,7 @@ def test_a_key_that_was_refused_is_named_though_the_others_are_gone(deleting: De
 
 
 class PanicException(BaseException):
-    """As pyo3's, which no package exports."""
+    """A stand-in for pyo3's exception, which no package exports."""
 
 
 def test_a_panic_of_obstore_leaves_the_work_to_boto3(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_only_the_named_keys_go_whatever_they_look_like(endpoint: str) -> None:
         assert store.delete_once(gone) == []
         left = {k for p in store.scan("") for k in p.keys}
         assert left == set(names) - set(gone)
-        assert store.delete_once(gone) == []  # what is not there counts as deleted
+        assert store.delete_once(gone) == []  # a missing key counts as deleted
 
 
 def test_what_is_written_often_is_there_whatever_its_key_looks_like(endpoint: str) -> None:

@@ -1,4 +1,4 @@
-"""Connections that a NAT forgets while they are idle, and the keep-alive of both clients."""
+"""Connections that a NAT forgets while they are idle, and both clients' keep-alive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OBJECT = b'ETag: "e"\r\nLast-Modified: Sat, 28 Nov 2026 10:00:00 GMT\r\n'
 
 
 class Nat:
-    """A server behind a NAT: on a connection that was idle for `forgets_s`, no request arrives, and no answer leaves."""
+    """A server behind a NAT, which stops forwarding a connection once it has been idle for `forgets_s` seconds."""
 
     def __init__(self, forgets_s: float, idle_s: float = 0.2) -> None:
         self.connections = self.forgotten = 0
@@ -88,12 +88,12 @@ def test_a_connection_that_was_used_lately_is_used_again(call: Callable[[S3Store
     with Serving(nat.server):
         for _ in range(3):
             call(nat.store)
-            time.sleep(0.3)  # obstore gives a connection back in a thread of its own
+            time.sleep(0.3)  # obstore returns a connection on a separate thread
         assert nat.connections == 1
 
 
 def at_once(nat: Nat, call: Callable[[S3Store], object]) -> None:
-    """Send several requests, each on a connection of its own."""
+    """Send several requests at the same time, each on a separate connection."""
     nat.busy = threading.Barrier(4)
     threads = [threading.Thread(target=call, args=[nat.store]) for _ in range(4)]
     for t in threads:
@@ -118,7 +118,7 @@ def test_a_pool_that_a_nat_forgot_costs_one_wait(call: Callable[[S3Store], objec
         call(nat.store)
         at_once(nat, call)
         time.sleep(0.6)
-        with suppress(AmbiguousWriteError):  # its caller reads the object back
+        with suppress(AmbiguousWriteError):  # the caller would read the object back
             call(nat.store)
         at_once(nat, call)
         assert nat.forgotten == 1

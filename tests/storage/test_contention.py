@@ -1,6 +1,6 @@
-"""Many writers on one log: few attempts for each entry that lands, and nobody is left behind.
+"""Many writers on one log: each entry takes few attempts, and no writer is left behind.
 
-Real replicas in virtual time, on a store whose every request takes about 22 ms.
+The tests run real replicas in virtual time, on a store whose requests take about 22 ms each.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Count:
 
 
 class FarStore(MemoryStore):
-    """Each request takes its time, on the way there."""
+    """A store whose requests take time before they arrive."""
 
     def __init__(self, clock: VirtualClock) -> None:
         super().__init__(FakeClock())
@@ -77,7 +77,7 @@ class FarStore(MemoryStore):
 
 
 class Together(Parallel):
-    """Reads that travel together."""
+    """Reads of which all take the time of one."""
 
     def __init__(self, store: FarStore) -> None:
         self._store = store
@@ -93,7 +93,7 @@ class Together(Parallel):
 
 @dataclass
 class Race:
-    """What came of writers that append for some seconds, as fast as they can, from when they begin until they end."""
+    """The results of writers that append as fast as they can for some seconds, each from its own start."""
 
     seconds: float = 30.0
     landed: Counter[int] = field(default_factory=Counter)
@@ -148,7 +148,7 @@ def test_a_lone_writer_makes_only_appends_and_does_not_wait() -> None:
     race = Race().run([0.0], pause_s=0.2)
     assert race.store.attempts == race.landed.total()
     assert race.store.requests["get"] == 0
-    assert max(race.waits[0][1:]) <= 2 * REQUEST_S[1]  # the entry, and a checkpoint now and then
+    assert max(race.waits[0][1:]) <= 2 * REQUEST_S[1]  # the entry, and sometimes a checkpoint
 
 
 def test_an_entry_that_lands_ends_the_count_of_conflicts() -> None:
@@ -157,7 +157,7 @@ def test_an_entry_that_lands_ends_the_count_of_conflicts() -> None:
     for _ in range(5):
         order.lost()
     assert order.rank > 0
-    order.landed(["me", "other", "other"])  # too late: this writer is a newcomer again
+    order.landed(["me", "other", "other"])  # late, so this writer counts as a newcomer again
     order.lost()
     assert order.rank == 0
 
@@ -165,7 +165,7 @@ def test_an_entry_that_lands_ends_the_count_of_conflicts() -> None:
 def test_a_reader_remembers_no_more_than_1000_writers() -> None:
     order = WriterOrder(Runtime(FakeClock(), random.Random(1)), "me")
     order.landed([f"writer {n}" for n in range(1002)])
-    assert order.writers == 1001  # this one included
+    assert order.writers == 1001  # including this one
 
 
 def test_one_slow_request_does_not_make_a_writer_wait_long() -> None:
@@ -193,7 +193,7 @@ def test_a_newcomer_gets_in_where_one_or_two_write_without_a_break() -> None:
 
 
 def test_writers_that_have_ended_hold_nobody_up() -> None:
-    """Fifteen stop at the third second, one goes on."""
+    """Sixteen writers stop after three seconds, and a new one continues."""
     race = Race(3.0)
     race.run([0.0] * 16)
     clock, store = race.clock, race.store
@@ -217,7 +217,7 @@ def test_finished_writers_do_not_delay_the_others(seed: int) -> None:
     chance = random.Random(seed)
     race = Race().run([chance.random() for _ in range(32)], most=[1 + n % 3 for n in range(32)])
     assert race.landed == Counter({n: 1 + n % 3 for n in range(32)})
-    assert race.clock.now <= 10, str(race)  # 63 entries: 3 s if no turn is lost
+    assert race.clock.now <= 10, str(race)  # 63 entries take 3 s if no turn is lost
     assert race.attempts_each <= 4, str(race)
 
 

@@ -1,5 +1,6 @@
-"""Credentials are botocore's, whatever kind they are; both clients use them, renew them in time, and once more if the store
-says that they have expired."""
+"""Credentials of every kind come from botocore; both clients use them, renew them in time, and once more if they have
+expired.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_both_clients_use_credentials_of_every_kind(
 def test_obstore_asks_for_new_credentials_before_botocores_own_end(
     server: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It asks 5 minutes before."""
+    """obstore asks 5 minutes before that end."""
     with Sessions(seconds=300.8) as sessions:
         monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", sessions.url)
         store = S3Store(StoreConfig("bucket", "", server.url))
@@ -116,7 +117,7 @@ USES: dict[str, Use] = {
 
 @pytest.fixture
 def ending(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[S3Store, Sessions]]:
-    """A store, of which the session that is in use has ended, though its end lies an hour ahead."""
+    """Return a store whose current session has ended an hour before its stated end, and the sessions' server."""
     with Sessions(seconds=3600) as sessions:
         admit = partial(sessions.admit, Credentials("any", "key"), "us-east-1")
         with Proxy(endpoint, admit=admit) as proxy:
@@ -158,13 +159,14 @@ def test_a_listing_goes_on_behind_the_last_key_when_its_session_ends(ending: tup
     assert listed + [k for page in pages for k in page.keys] == keys
 
 
-# -- what obstore does not manage ------------------------------------------------------------------------------------------
+# -- what obstore does not support
+# ------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_only_boto3_trusts_is_used_by_boto3(
     endpoint: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A certificate that signs itself, as MinIO's guide makes it: OpenSSL takes it, rustls refuses an authority's."""
+    """OpenSSL trusts a self-signed certificate, as MinIO's guide creates it; rustls refuses that of an authority."""
     monkeypatch.setattr("l0gc.storage.bulk.ATTEMPTS", 0)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")

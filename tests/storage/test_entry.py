@@ -1,4 +1,4 @@
-"""What an object of the log holds: as it was written, or refused by name; and never unpacked to more than its limit."""
+"""The content of a log's object: read as it was written or refused by name, and never unpacked beyond its limit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def sealed(content: bytes, key: str = KEY) -> bytes:
 
 
 def decoded(body: bytes) -> Entry | str:
-    """The entry, or the sentence that refuses it."""
+    """Return the entry, or the sentence that refuses it."""
     try:
         return decode_entry(KEY, body)
     except CorruptObjectError as e:
@@ -132,7 +132,7 @@ def test_what_would_unpack_to_too_much_is_refused_before_memory_is_taken() -> No
 
 
 def test_a_frame_that_lies_about_its_size_takes_no_memory_for_it() -> None:
-    """A content size of 2^60 bytes, in a frame of a few."""
+    """The frame has a few bytes, and claims a content size of 2^60."""
     frame = b"\x28\xb5\x2f\xfd\xe0" + (1 << 60).to_bytes(8, "little") + b"\x01\x00\x00"
     with pytest.raises(CorruptObjectError, match="would unpack to more than"):
         decode_entry(KEY, sealed(b"\x02" + frame), 1000)

@@ -1,4 +1,4 @@
-"""Versions, delete markers and unfinished uploads: on SeaweedFS, and on moto, at three times the CPU."""
+"""Versions, delete markers and unfinished uploads, on SeaweedFS, and on moto, which takes three times the CPU."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def moto_store(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> S3Store:
 
 @pytest.fixture(params=[pytest.param("moto", marks=pytest.mark.thorough), pytest.param("weed", marks=pytest.mark.weed)])
 def any_store(request: pytest.FixtureRequest) -> S3Store:
-    """A store on either server, its bucket not yet created."""
+    """Return a store on either server; its bucket is not created yet."""
     found = request.getfixturevalue("moto_store" if request.param == "moto" else "store")
     assert isinstance(found, S3Store)
     return found
@@ -62,7 +62,7 @@ def set_versioning(store: S3Store, status: str) -> None:
 
 
 def a_cluster(store: S3Store, versioning: str = "", objects: int = 2) -> ClusterHandles:
-    """A bucket with a cluster at epoch 5, with objects at every epoch of its two shards, M = 3."""
+    """Create a bucket with a cluster at epoch 5, with objects at every epoch of its two shards and M = 3."""
     store.create_bucket()
     if versioning:
         set_versioning(store, versioning)
@@ -92,7 +92,7 @@ def garbage_of(keys: set[str]) -> set[str]:
 
 
 def versions(store: S3Store) -> list[tuple[str, bool, bool]]:
-    """Every version: key, whether it is a delete marker, whether it is the latest."""
+    """Return each version's key, whether it is a delete marker, and whether it is the latest."""
     return [
         (k, m, latest)
         for p in store.versions("level_zero/data/")
@@ -126,7 +126,7 @@ def test_versions_are_listed_in_key_order_relative_to_the_prefix(any_store: S3St
     )  # fmt: skip
     assert [k for k, _, _ in rows] == sorted(k for k, _, _ in rows)
     after = [k for p in any_store.versions("x/", "x/b") for k in p.keys]
-    assert [k for k in after if k != "x/b"] == ["x/c", "x/c"]  # moto begins with older versions of x/b
+    assert [k for k in after if k != "x/b"] == ["x/c", "x/c"]  # moto starts with older versions of x/b
 
 
 def test_a_listing_of_versions_goes_on_after_the_first_page(
@@ -145,7 +145,7 @@ def test_a_listing_of_versions_goes_on_after_the_first_page(
 
 
 def test_versions_that_come_out_of_order_are_shown_out_of_order(moto_store: S3Store) -> None:
-    """So that the scan notices: sorted into a page, they would seem to have nothing between them."""
+    """The scan then notices the disorder, which sorting a page would hide."""
 
     def row(key: str) -> dict[str, Any]:
         when = datetime.now(UTC)
@@ -224,10 +224,10 @@ def test_a_purge_without_versioning_is_a_plain_sweep(any_store: S3Store) -> None
 
 @pytest.mark.weed
 def test_what_was_written_while_versioning_was_suspended_is_never_removed(store: S3Store) -> None:
-    """A marker of a suspended bucket has no id of its own, and what is written later takes its place.
+    """A marker of a suspended bucket has no separate id, and a later write replaces it.
 
-    So it is looked up before it is removed. (moto deletes the versions of a suspended bucket, too; SeaweedFS keeps the
-    marker, so there is nothing to see come back.)
+    Therefore undelete looks it up before removing it. (moto deletes the versions of a suspended bucket, too; SeaweedFS
+    keeps the marker, so no object comes back here.)
     """
     cluster = a_cluster(store, "Enabled")
     before = there(store)
@@ -247,8 +247,8 @@ def test_what_a_killed_run_had_planned_is_taken_back_if_it_went(any_store: S3Sto
     before = there(any_store)
     garbage = sorted(garbage_of(before))
     older = garbage[0]
-    any_store.delete([older])  # hidden before the run: its marker is not the run's
-    run = "20990101T000000Z-0123abcd"  # begins in the future, so no marker counts as made by it
+    any_store.delete([older])  # the key is hidden before the run, so its marker is not the run's
+    run = "20990101T000000Z-0123abcd"  # the run starts in the future, so no marker counts as its own
     record = RunRecord(any_store, run, "local")
     record.plan([Deletable(k, 1, 10) for k in garbage])
     recent = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") + "-0123abcd"
@@ -262,7 +262,7 @@ def test_what_a_killed_run_had_planned_is_taken_back_if_it_went(any_store: S3Sto
 
 
 def test_a_second_try_makes_a_second_marker_and_both_are_taken_back(any_store: S3Store) -> None:
-    """The first try landed and its answer was lost: its marker's id was never reported."""
+    """The first try lands and its answer is lost, so its marker's id is never reported."""
     cluster = a_cluster(any_store, "Enabled")
     before = there(any_store)
     requests = [0]
@@ -338,7 +338,7 @@ def test_what_was_purged_meanwhile_is_reported_as_gone(any_store: S3Store) -> No
 
 
 def swept_and_taken_back(store: S3Store) -> tuple[ClusterHandles, SweepResult]:
-    """A versioned bucket whose garbage is back; the run is named so that later ones sort after it."""
+    """Create a versioned bucket whose garbage an undelete brought back; the run's id sorts before later ones."""
     cluster = a_cluster(store, "Enabled")
     first = SweepRun(cluster, run_id="20260101T000000Z-0123abcd").run(1)
     undelete(cluster, first.run_id)
@@ -391,7 +391,7 @@ def test_what_a_later_run_removed_for_good_is_gone(any_store: S3Store) -> None:
 
 
 def test_what_is_gone_is_reported_though_its_marker_was_never_known(any_store: S3Store) -> None:
-    """As after a second try, or where versioning is suspended."""
+    """A marker is unknown after a second try, or while versioning is suspended."""
     cluster = a_cluster(any_store, "Enabled")
     garbage = sorted(garbage_of(there(any_store)))
     run = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ") + "-0123abcd"
@@ -402,7 +402,7 @@ def test_what_is_gone_is_reported_though_its_marker_was_never_known(any_store: S
     purged = [VersionedKey(k, v) for p in any_store.versions("level_zero/data/")
               for k, v in zip(p.keys, p.version_ids, strict=True) if k in garbage[1:]]  # fmt: skip
     any_store.delete_versions(purged)
-    assert kept in there(any_store)  # nobody hides it: it was brought back before
+    assert kept in there(any_store)  # it was brought back earlier, so no marker hides it
     back = undelete(cluster, run)
     assert (back.restored, back.gone, back.failures) == (0, len(garbage) - 1, [])
 
@@ -429,7 +429,7 @@ def test_after_an_undelete_the_run_that_deleted_an_object_last_is_named(any_stor
 
 
 def test_a_foreign_deletion_is_not_attributed_to_a_run(any_store: S3Store) -> None:
-    """Somebody deletes what an undelete has brought back."""
+    """Another tool deletes an object that an undelete brought back."""
     cluster, _ = swept_and_taken_back(any_store)
     key = min(garbage_of(there(any_store)))
     any_store.delete([key])

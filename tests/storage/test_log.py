@@ -1,4 +1,4 @@
-"""The shared log: one owner for each offset, no entry twice, none lost, and none of a truncated past."""
+"""The shared log: one owner for each offset, no entry twice or lost, and none from a truncated past."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def kept(r: Replay) -> tuple[int, bytes] | None:
 
 
 def log_of(store: MemoryStore, count: int, seed: int = 0) -> SharedLog:
-    """A log of `count` entries."""
+    """Create a log of `count` entries."""
     log = a_log(store, seed)
     for i in range(count):
         append(log, store, i, f"e{i}")
@@ -76,7 +76,9 @@ def log_of(store: MemoryStore, count: int, seed: int = 0) -> SharedLog:
 
 
 def moves_on(log: SharedLog, store: MemoryStore, first: int, last: int, nap_s: float = AGE_S) -> int:
-    """The log gets these entries and, after a nap, a checkpoint of the last, and is truncated; returns how many went."""
+    """Append these entries and, after a nap, write a checkpoint of the last and truncate; return the number of entries
+    deleted.
+    """
     for i in range(first, last + 1):
         append(log, store, i, f"e{i}")
     store.clock.sleep(nap_s)
@@ -85,7 +87,7 @@ def moves_on(log: SharedLog, store: MemoryStore, first: int, last: int, nap_s: f
 
 
 def aged_log(store: MemoryStore, count: int) -> SharedLog:
-    """A log of `count` entries, all old enough to be truncated, and with a checkpoint of the last one."""
+    """Create a log of `count` entries, all old enough to be truncated, with a checkpoint of the last one."""
     log = log_of(store, count, seed=99)
     store.clock.sleep(AGE_S)
     log.write_checkpoint(count - 1, join_state(b"state"), store.clock.ms)
@@ -93,7 +95,7 @@ def aged_log(store: MemoryStore, count: int) -> SharedLog:
 
 
 def puts_failing(store: MemoryStore, *errors: StoreError, kind: str = "put_if_absent", key: str = "") -> None:
-    """Every such put fails from now on, the first ones with the first errors, and all that follow with the last one."""
+    """Make all such puts fail, the first ones with the given errors in turn, and all later ones with the last error."""
     puts = 0
 
     def fault(call: Call) -> None:
@@ -161,7 +163,7 @@ def test_a_late_first_attempt_is_recognised_as_the_same_entry(store: MemoryStore
             if not late:
                 late.append((key, body))
                 raise AmbiguousWriteError("cut")
-            self._write(*late[0])  # the first try lands now, just before the second
+            self._write(*late[0])  # the first try lands just before the second
             return super().put_if_absent(key, body)
 
     late_store = LateStore()
@@ -170,11 +172,11 @@ def test_a_late_first_attempt_is_recognised_as_the_same_entry(store: MemoryStore
 
 
 REFUSALS = [StoreError("the store is full"), AccessDeniedError("denied"), StoreError("400 EntityTooLarge")]
-"""After none of them has a write landed, as far as the store's answer can be believed."""
+"""Answers that claim that no write has landed."""
 
 
 def refusing(store: MemoryStore, error: StoreError, when: str, then: Callable[[Call], None]) -> None:
-    """The store's next append is refused; `then` is its fault from there on."""
+    """Refuse the store's next append; from then on, `then` is its fault."""
 
     def refuse() -> None:
         store.fault = then
@@ -202,7 +204,7 @@ def test_a_refused_append_is_reported_as_refused_after_one_try(
 
 @pytest.mark.parametrize("error", REFUSALS)
 def test_a_refused_append_that_landed_is_reported_as_landed(store: MemoryStore, error: StoreError) -> None:
-    """The store took it, and a proxy in between answered for itself."""
+    """The store accepted it, but a proxy answered with an error."""
     log = a_log(store)
     refusing(store, error, "after", lambda call: None)
     assert append(log, store, 0, "mine") == 0
@@ -214,7 +216,7 @@ def test_a_refused_append_that_landed_is_reported_as_landed(store: MemoryStore, 
 def test_a_refused_append_with_an_unreadable_offset_is_not_lost(
     store: MemoryStore, error: StoreError, then: StoreError
 ) -> None:
-    """But for credentials that are refused as they write and as they read: those are the cause of both."""
+    """An exception is credentials that can neither write nor read: their error explains both failures."""
 
     refusing(store, error, "before", failing(then))
     denied = isinstance(error, AccessDeniedError) and isinstance(then, AccessDeniedError)
@@ -249,7 +251,7 @@ def test_an_unresolved_outcome_is_reported_as_unknown_at_the_deadline(store: Mem
 
 
 class MisreadStore(MemoryStore):
-    """Gives out something else for a key, the first so many times."""
+    """A store that returns half of the body at the first `times` reads of a key."""
 
     def __init__(self, name: str, times: int) -> None:
         super().__init__()
@@ -284,7 +286,7 @@ def test_a_landed_append_is_unknown_where_it_or_the_boundary_is_misread(misread:
 
 @pytest.mark.parametrize("error", [AccessDeniedError("denied"), StoreUnreachableError("down"), StoreError("400")])
 def test_no_error_claims_that_an_ambiguous_entry_did_not_land(store: MemoryStore, error: StoreError) -> None:
-    """The first try may still be on its way, so a second one's refusal says nothing about it."""
+    """The first try may still be in progress, and the second one's refusal does not decide about it."""
     puts_failing(store, AmbiguousWriteError("cut"), error)
     with pytest.raises(AppendOutcomeUnknownError):
         append(a_log(store), store, 0, "mine")
@@ -311,7 +313,7 @@ def test_an_unreadable_boundary_does_not_refuse_a_landed_append(store: MemorySto
 
 
 def test_a_412_with_an_unreadable_owner_may_be_this_writers(store: MemoryStore) -> None:
-    """A proxy repeats the request: the first try lands, the second one is refused, and then the read fails for a while."""
+    """A proxy repeats the request: the first try lands, the second is refused, and reads then fail for a while."""
     log = a_log(store)
 
     def repeated(call: Call) -> None:
@@ -366,7 +368,7 @@ def test_a_conflict_carries_the_winners_entry(store: MemoryStore) -> None:
 def test_a_found_entry_bounds_only_its_own_time(
     store: MemoryStore,
 ) -> None:
-    """After the nap of a settled append the next entry may be as old as the truncation allows (hazard 7)."""
+    """After the nap of a settled append, the next entry may be old enough for a truncation (hazard 7)."""
     writer, other = a_log(store), a_log(store, seed=1)
     written_ms = store.clock.ms
 
@@ -508,7 +510,7 @@ def test_a_writer_asleep_during_truncation_does_not_claim_success(store: MemoryS
 
 
 def test_a_writer_stalled_in_its_put_does_not_claim_success(store: MemoryStore) -> None:
-    """Nor that it lost: a proxy may have repeated what landed before the truncation."""
+    """Neither does it report a loss: a proxy may have repeated a request that landed before the truncation."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(sleeper, store, 0, "e0")
     store.fault = once(lambda: moves_on(other, store, 1, 4), "put_if_absent", ENTRIES)
@@ -517,7 +519,7 @@ def test_a_writer_stalled_in_its_put_does_not_claim_success(store: MemoryStore) 
 
 
 def test_an_ambiguous_append_that_the_truncation_overtook_is_unknown(store: MemoryStore) -> None:
-    """It landed, went into the checkpoint and was deleted: neither "landed again" nor "did not land" would be true."""
+    """It landed, was covered by a checkpoint and deleted, so neither "landed" nor "did not land" may be reported."""
     writer, other = a_log(store), a_log(store, seed=1)
     append(writer, store, 0, "e0")
 
@@ -531,9 +533,9 @@ def test_an_ambiguous_append_that_the_truncation_overtook_is_unknown(store: Memo
 
 
 def test_a_landed_entry_truncated_before_the_boundary_read_counts(store: MemoryStore) -> None:
-    """Two naps: one before the put, so that the boundary has to be read, and one before it is.
+    """The first nap, before the put, makes the boundary due; the second one precedes the boundary's read.
 
-    The entry was part of the log all the while, so a reply that it is not makes the caller append it again.
+    The entry was part of the log all along, so reporting a loss would make the caller append it again.
     """
     writer, other = a_log(store), a_log(store, seed=1)
     as_of_ms = store.clock.ms
@@ -551,7 +553,7 @@ def test_a_landed_entry_truncated_before_the_boundary_read_counts(store: MemoryS
 
 
 def test_a_landed_entry_with_a_future_date_counts() -> None:
-    """A nap as long as the date was ahead: by the store's clock no time has passed since the entry landed."""
+    """The nap is as long as the date is ahead, so by the store's dates no time has passed since the entry landed."""
 
     class Ahead(MemoryStore):
         def put_if_absent(self, key: str, body: bytes) -> PutResult:
@@ -571,7 +573,9 @@ def test_a_landed_entry_with_a_future_date_counts() -> None:
 def test_a_put_doubled_by_a_proxy_is_not_reported_lost(
     store: MemoryStore,
 ) -> None:
-    """Its first try landed, and was truncated while the machine was suspended: then the repeat's refusal was read."""
+    """The first try landed, and was truncated while the machine was suspended; then the writer read the repeat's
+    refusal.
+    """
     clock = FakeClock()
     writer = SharedLog(store, FOLDER, Runtime(clock, random.Random(0)))
     other = a_log(store, seed=1)
@@ -599,7 +603,7 @@ def test_a_put_doubled_by_a_proxy_is_not_reported_lost(
 
 
 def test_a_long_sleep_by_store_time_reads_the_boundary(store: MemoryStore) -> None:
-    """Its last read got a time an hour ahead; an hour later it seems that no time has passed."""
+    """Its last read was dated an hour ahead, so an hour later no time seems to have passed."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(sleeper, store, 0, "e0")
     ahead_ms = store.clock.ms + 3_600_000
@@ -631,7 +635,7 @@ def test_a_slow_reader_does_not_take_a_phantom_for_the_next_entry(store: MemoryS
 
 @pytest.mark.parametrize("clock", [None, FakeClock()], ids=["slow", "suspended"])
 def test_a_replay_does_not_take_a_phantom_for_an_entry(store: MemoryStore, clock: FakeClock | None) -> None:
-    """The reader has listed the log, and sleeps; the log goes on and is truncated; a sleeping writer wakes up first."""
+    """The reader lists the log and sleeps; the log grows and is truncated; then a sleeping writer wakes up first."""
     reader = SharedLog(store, FOLDER, Runtime(clock or store.clock, random.Random(7)))
     other = a_log(store, seed=1)
     append(other, store, 0, "e0")
@@ -666,7 +670,7 @@ def test_a_replay_during_a_truncation_begins_again_and_ends_well(store: MemorySt
         other.write_checkpoint(4, join_state(b"state"), store.clock.ms)
         other.truncate()
 
-    store.fault = once(truncate, "get", ENTRIES, after=1)  # the reader holds the old checkpoint and one entry after it
+    store.fault = once(truncate, "get", ENTRIES, after=1)  # the reader has the old checkpoint and one later entry
     r = log.replay()
     assert kept(r) == (4, b"state")
     assert r.entries == []
@@ -676,7 +680,7 @@ def test_a_replay_during_a_truncation_begins_again_and_ends_well(store: MemorySt
 
 
 def test_a_date_that_was_ahead_once_makes_the_boundary_due(store: MemoryStore) -> None:
-    """A writer looked while one of the store's servers was an hour ahead; the elapsed time is negative ever since."""
+    """The writer's last read was dated an hour ahead by one server, so the elapsed time stays negative."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(other, store, 0, "e0")
     as_of_ms = store.clock.ms + 3_600_000
@@ -727,7 +731,7 @@ def test_an_append_that_no_write_gets_through_ends(store: MemoryStore) -> None:
 
 
 class Windows(Parallel):
-    """Counts how many are requested at once."""
+    """Counts the requests of each window."""
 
     def __init__(self) -> None:
         self.sizes: list[int] = []
@@ -765,7 +769,7 @@ def test_a_hasty_read_ends_with_the_entry_that_it_is_for(store: MemoryStore) -> 
 
 
 def test_a_hasty_read_after_a_long_sleep_reads_the_boundary(store: MemoryStore) -> None:
-    """Hazard 7: what it finds may be what another sleeper has created again below the boundary."""
+    """Hazard 7: the entries may have been created again below the boundary by another sleeper."""
     log_of(store, 3)
     windows = Windows()
     reader = windows.reader(store)
@@ -775,7 +779,7 @@ def test_a_hasty_read_after_a_long_sleep_reads_the_boundary(store: MemoryStore) 
 
 
 def test_what_is_found_after_a_free_offset_is_read_again(store: MemoryStore) -> None:
-    """Two entries land while a window is read, and the second one is seen without the first."""
+    """Two entries land while a window is read, and the read sees the second one without the first."""
     log, other = log_of(store, 2), a_log(store, seed=1)
 
     def meanwhile(call: Call) -> None:

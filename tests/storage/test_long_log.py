@@ -1,4 +1,4 @@
-"""A log of which a pin holds a long tail: a replay lists what it needs of it, and a listing in pages misleads nobody."""
+"""A log whose long tail a pin holds: a replay lists only the part that it needs, and paged listings mislead no reader."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.memory_store import MemoryStore, once
 
 FOLDER = "l0gc/x/"
 AS_OF = 5
-"""What a pin holds."""
+"""The offset that the pin holds."""
 PAGE = 20
 
 
@@ -36,7 +36,7 @@ def a_log(store: MemoryStore, seed: int = 0) -> SharedLog:
 
 
 def held_log(store: MemoryStore, count: int) -> SharedLog:
-    """A log of so many old entries, with a checkpoint for each ten of them, truncated as far as the pin allows."""
+    """Create a log of `count` old entries with a checkpoint for every ten, truncated as far as the pin allows."""
     store.page_size, log = 1 << 30, a_log(store)
     for offset in range(count):
         log.append(offset, b"x", time_ms=store.clock.ms, as_of_ms=store.clock.ms)
@@ -50,7 +50,7 @@ def held_log(store: MemoryStore, count: int) -> SharedLog:
 
 
 def replayed(store: MemoryStore) -> tuple[bytes, list[int]]:
-    """The checkpoint and the entries that a process begins with."""
+    """Return the checkpoint and the entries with which a process starts."""
     found = a_log(store, seed=1).replay()
     assert found.checkpoint is not None
     return split_state(found.checkpoint.payload)[0], [e.offset for e in found.entries]
@@ -65,7 +65,7 @@ def test_a_replay_costs_the_same_however_long_a_pin_holds_the_log() -> None:
         costs.append(dict(store.requests))
     assert costs[0] == costs[1]
     assert costs[0]["list"] + costs[0]["scan"] == 2
-    assert len(store.objects) > 900  # the pin does hold it
+    assert len(store.objects) > 900  # the pin does hold the log
 
 
 def test_checkpoints_between_a_pins_and_the_newest_are_not_kept() -> None:
@@ -76,7 +76,7 @@ def test_checkpoints_between_a_pins_and_the_newest_are_not_kept() -> None:
 
 
 def test_a_pin_that_has_not_taken_effect_keeps_every_checkpoint() -> None:
-    """Where it will need the log from was read before the listing, and is not known yet."""
+    """An offset of -1 stands for such a pin, which may have read the log's end before the listing."""
     folder = Folder(dict.fromkeys(range(3, 100), 0), [3, 50, 90, 95], TRUNCATE_MIN_AGE_MS)
     assert folder.spent(2, {AS_OF, 50}) == []
     assert folder.spent(2, {AS_OF}) == [50]
@@ -92,7 +92,7 @@ def test_a_replay_as_of_a_pin_reads_no_further() -> None:
 
 
 def test_a_log_that_is_truncated_between_two_pages_is_read_again() -> None:
-    """Its second page shows neither the entries nor the checkpoint that covers them."""
+    """The second page shows neither the entries nor the checkpoint that covers them."""
     store = MemoryStore()
     log = held_log(store, 200)
 
@@ -105,7 +105,7 @@ def test_a_log_that_is_truncated_between_two_pages_is_read_again() -> None:
 
 
 def by_age(key: str) -> tuple[bool, int]:
-    """The oldest checkpoint, then the newest entries."""
+    """Sort the oldest checkpoint first, then entries from the newest on."""
     return not key.endswith("checkpoint/00000000000000000003"), "log/" not in key or -int(key[-20:])
 
 

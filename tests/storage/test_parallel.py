@@ -1,4 +1,4 @@
-"""Threads for tasks: what they answer, and that nobody who is interrupted leaves them, or others, waiting for ever."""
+"""Threads for tasks: their results, and that an interruption leaves no caller waiting for ever."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from tests.support.cycles import held_by_caller, without_cycle_search
 from tests.support.interrupting import Interrupt, interrupted
 
 PATIENCE_S = 20.0
-"""Only a test that fails waits this long."""
+"""Only a failing test waits this long, in seconds."""
 
 
 def in_time(work: Callable[[], object]) -> None:
-    """Do it on another thread, which must come to an end."""
+    """Run the work on another thread, which must end in time."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
@@ -185,7 +185,7 @@ def test_a_thread_that_never_begins_is_started_again(monkeypatch: pytest.MonkeyP
 
     def started(function: Callable[[], object], arguments: tuple[()]) -> int:
         if lost[0]:
-            lost[0] -= 1  # an exception that was meant for the caller has ended it
+            lost[0] -= 1  # as if an exception meant for the caller had ended the thread
             return 0
         return start(function, arguments)
 
@@ -205,7 +205,7 @@ def test_what_is_handed_in_after_the_end_is_refused() -> None:
 
 
 def test_an_end_next_to_the_work_of_others_leaves_nobody_waiting() -> None:
-    """Each thread is answered, or refused by a sentence, wherever in `submit` the end comes."""
+    """Each caller gets its result or an error, wherever in `submit` the shutdown comes."""
     for _ in range(100):
         threads, others = Parallel(2, "next-to"), list[threading.Thread]()
 
@@ -227,7 +227,7 @@ def test_a_task_may_end_its_own_threads() -> None:
     threads = Parallel(2, "own")
 
     def work() -> None:
-        with suppress(UsageError):  # of the one that comes after the end
+        with suppress(UsageError):  # of the second call, which comes after the shutdown
             threads.map(lambda _: threads.__exit__(), range(2))
 
     in_time(work)
@@ -237,7 +237,7 @@ def test_a_forked_child_cannot_use_the_parents_threads() -> None:
     with Parallel(2, "parent") as threads:
         assert threads.map(abs, [-1, -2]) == [1, 2]
         child = os.fork()
-        if not child:  # nothing of pytest runs in it
+        if not child:  # the child runs no code of pytest
             signal.alarm(int(PATIENCE_S))
             code = 1
             try:
@@ -272,7 +272,7 @@ def test_a_forked_child_does_not_wait_for_the_parents_task() -> None:
 
 
 def test_a_caller_that_is_interrupted_while_it_waits_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "_BEGUN_S", PATIENCE_S)  # a thread that begins late adds no steps to those counted
+    monkeypatch.setattr(parallel, "_BEGUN_S", PATIENCE_S)  # keeps late threads from adding steps to the count
 
     def call(threads: Parallel) -> None:
         threads.map(abs, range(3))
@@ -290,7 +290,7 @@ def test_a_caller_that_is_interrupted_while_it_waits_leaves_nobody_waiting(monke
 
 
 def test_a_process_ends_that_never_closed_its_threads() -> None:
-    """As a program does that opens a cluster without `with`: its threads take no step any more once Python ends."""
+    """A program that opens a cluster without `with` ends like this; its threads take no step once Python ends."""
     program = """
 from contextlib import contextmanager
 from l0gc.storage.parallel import Parallel
@@ -313,7 +313,7 @@ kept.__enter__().map(str, range(4))
 @pytest.mark.parametrize("where", ["raw", "in it"])
 def test_a_machine_that_allows_few_threads_gets_few(allowed: int, where: str, monkeypatch: pytest.MonkeyPatch) -> None:
     started = 0
-    monkeypatch.setattr(parallel, "_STARTS", 1)  # a test that fails waits for no more threads that never begin
+    monkeypatch.setattr(parallel, "_STARTS", 1)  # keeps a failing test from waiting for more threads
     real: Any = _thread.start_new_thread if where == "raw" else threading.Thread.start
 
     def few(*args: Any) -> Any:
@@ -336,9 +336,9 @@ def test_a_machine_that_allows_few_threads_gets_few(allowed: int, where: str, mo
 
 
 def test_no_more_threads_compute_than_there_are_cores() -> None:
-    """Arrow's allocator keeps memory for each thread that has decoded something."""
+    """Arrow's allocator keeps memory for every thread that has decoded data."""
     with Parallel(16, cores=2) as threads:
-        assert sum(threads.map(lambda n: 1 - n, [0] * 200)) == 200  # all sixteen have begun
+        assert sum(threads.map(lambda n: 1 - n, [0] * 200)) == 200  # all sixteen threads have started
 
         def computed(_: int) -> str:
             time.sleep(0.001)
@@ -365,5 +365,5 @@ def _fail(_: int) -> None:
 def test_an_error_keeps_nothing_of_its_callers_alive(call: Callable[[Parallel], object]) -> None:
     with without_cycle_search(), Parallel(2, cores=2) as threads:
         body = held_by_caller(lambda: call(threads), KeyError)
-        threads.map(abs, range(8))  # by now each thread has dropped its last task
+        threads.map(abs, range(8))  # so that each thread has dropped its last task
         assert body() is None

@@ -1,4 +1,4 @@
-"""How long requests wait in vain in total, and when they are sent again."""
+"""How long requests wait in vain in total, and which requests are sent again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probe: a store that breaks one promise is refused by that promise's name, and nothing is left behind."""
+"""The probe: it refuses a store that breaks a promise, names the promise, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.memory_store import IgnoresConditionalCreate, MemoryStore, Ta
 
 
 class PretendsConditionalCreate(MemoryStore):
-    """Says 412, and writes all the same."""
+    """Answers 412, and writes anyway."""
 
     def put_if_absent(self, key: str, body: bytes) -> PutResult:
         exists = key in self.objects
@@ -49,7 +49,7 @@ class RefusesConditionalReplace(MemoryStore):
 
 
 class IgnoresPlainEtags(MemoryStore):
-    """Refuses every ETag in quotes, and writes whatever comes without."""
+    """Refuses every ETag in quotes, and overwrites with any ETag without quotes."""
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         if self.quotes_etags:
@@ -67,7 +67,7 @@ class PretendsConditionalReplace(MemoryStore):
 
 
 class SwallowsConditionalReplace(MemoryStore):
-    """Says that it has written, and has not."""
+    """Reports a write that did not happen."""
 
     def put_if_match(self, key: str, body: bytes, etag: str) -> PutResult:
         if self.objects[key].etag != etag:
@@ -81,7 +81,7 @@ class ListsBackwards(MemoryStore):
 
 
 class ListsByFolder(MemoryStore):
-    """Numbers in keys sort as numbers, as in some listings of file systems."""
+    """Sorts keys by folders, as some file systems do."""
 
     def order(self, keys: list[str]) -> list[str]:
         return sorted(keys, key=lambda k: (k.count("/"), k[::-1]))
@@ -93,7 +93,7 @@ class IgnoresStartAfter(MemoryStore):
 
 
 class SkipsTheFolderAfterStartAfter(MemoryStore):
-    """Takes `001~` for the folder 001's end, and drops what comes next as well."""
+    """Takes `001~` for the end of folder 001, and drops the next key, too."""
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         for n, page in enumerate(super().scan(prefix, start_after)):
@@ -248,7 +248,7 @@ def test_a_failed_probe_cleans_up_what_it_wrote() -> None:
 
 
 class TakesOneWriteASecond(MemoryStore):
-    """As R2 for each key: 429 comes before the condition."""
+    """Answers 429 before it checks the condition, as R2 does for each key."""
 
     def _wait(self, key: str) -> None:
         if key in self.objects and self.clock.ms - self.objects[key].modified_ms < 1000:
@@ -271,7 +271,7 @@ def test_a_store_that_takes_one_write_a_second_of_a_key_passes() -> None:
 
 @pytest.fixture(params=["moto", pytest.param("weed", marks=pytest.mark.weed)])
 def at_the_bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> tuple[S3Store, S3Store]:
-    """A store whose bucket exists, and one whose endpoint contains that bucket, as consoles show it."""
+    """Return a store whose bucket exists, and one whose endpoint contains the bucket, as consoles display it."""
     if request.param == "moto":
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY000")
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")

@@ -1,4 +1,4 @@
-"""Stores and proxies that differ from S3 in one thing: what commands send gets by, or `init` refuses it by name."""
+"""Stores and proxies that differ from S3 in one way: commands work with them, or `init` refuses them by name."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_one_conflict_of_conditional_writes_does_not_end_the_probe() -> None:
 
 
 def takes_one_write_a_second() -> Quirk:
-    """As R2 for each key: 429 comes before the condition."""
+    """Answer 429 before the condition is checked, as R2 does for each key."""
     written: dict[str, float] = {}
 
     def quirk(request: Environ) -> int | None:
@@ -157,7 +157,7 @@ def takes_one_write_a_second() -> Quirk:
 
 
 def loses_a_few_conditional_writes() -> Quirk:
-    """As a store that waited too long for the body."""
+    """Answer 408 to some conditional writes, like a store that waited too long for the body."""
     sent = itertools.count(1)
 
     def quirk(request: Environ) -> int | None:
@@ -249,7 +249,7 @@ def test_a_host_that_contains_the_bucket_is_named(monkeypatch: pytest.MonkeyPatc
     bucket = f"bucket-{uuid.uuid4()}"
 
     def virtual(request: Environ) -> int | None:
-        """As a store that serves buckets as hosts: below one, each path is an object's key."""
+        """Serve buckets as hosts: below such a host, each path is an object's key."""
         within = request["HTTP_HOST"].startswith("bucket-")
         request["HTTP_HOST"] = "127.0.0.1"
         return 404 if within and request["REQUEST_METHOD"] in {"GET", "HEAD"} else None

@@ -1,4 +1,4 @@
-"""Ranges of a listing: every key once, wherever it is cut and however it is listed, and many readers where there is much."""
+"""Ranges of a listing: every key once, however the range is cut and listed, and many readers where there are many keys."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Bucket = tuple[KeyLayout, list[str], int]
 
 
 class Reader:
-    """Reads the given ranges, and remembers how they were divided."""
+    """Reads the given ranges, and records how they were divided."""
 
     def __init__(self, store: MemoryStore, layout: KeyLayout) -> None:
         self.store, self.layout = store, layout
@@ -81,7 +81,9 @@ def test_a_store_that_lists_backwards_is_read_once_too(
 @given(buckets(), st.integers(2, 7), st.integers(1, 9), st.integers(0, 9))
 @settings(max_examples=200)
 def test_a_disordered_store_yields_every_key_once(bucket: Bucket, page_size: int, readers: int, seed: int) -> None:
-    """Hazard 12: what looks ordered at first may hide keys from a reader that stops there; none is made up."""
+    """Hazard 12: a page that looks ordered may hide keys from a reader that stops there, but no key is invented or
+    repeated.
+    """
     layout, keys, _ = bucket
     store = a_store(keys, page_size, Disordered)
     assert isinstance(store, Disordered)
@@ -143,7 +145,7 @@ def test_the_ranges_of_shards_are_as_even_as_they_can_be() -> None:
     ("shards", "epochs"), [(1, 40), (1000, 40), (1, 1)], ids=["one-shard", "one-of-a-thousand", "one-epoch"]
 )
 def test_what_lies_in_one_shard_is_read_by_several(shards: int, epochs: int) -> None:
-    """No reader reads much more than others, wherever the keys lie; the first round finds out that there is much."""
+    """No reader reads much more than the others, wherever the keys are; the first round finds the large range."""
     layout = KeyLayout(shards=shards)
     names = [f"{i * 7919 % 256:02x}{i:06x}-0000-4000-8000-000000000000" for i in range(2000)]
     keys = [layout.format(shards // 2, i % epochs, name) for i, name in enumerate(names)]
@@ -157,7 +159,7 @@ def test_what_lies_in_one_shard_is_read_by_several(shards: int, epochs: int) -> 
 
 
 def test_a_scan_continues_past_a_key_like_a_directory() -> None:
-    """Hazard 12: the next reader would begin there."""
+    """Hazard 12: the next reader would start there."""
     layout = KeyLayout(shards=2)
     keys = [layout.format(0, 1, name_of(1)), f"{layout.data_prefix}000/2", layout.format(1, 1, name_of(2))]
     reader = RangeReader(a_store(sorted([*keys, layout.format(1, 1, name_of(3))]), 1), layout, KeyRange(), pages=2)
@@ -167,7 +169,7 @@ def test_a_scan_continues_past_a_key_like_a_directory() -> None:
 
 @pytest.mark.weed
 def test_seaweedfs_gives_every_key_once_wherever_a_range_begins(store: S3Store) -> None:
-    """Hazard 12: begun at `level_zero/data/001`, this store's listing skips the whole folder of that name."""
+    """Hazard 12: from `level_zero/data/001` on, this store's listing skips the whole folder of that name."""
     layout = KeyLayout(shards=4)
     names = [f"{i:02x}{i:06x}-0000-4000-8000-000000000000" for i in (0, 100, 200)]
     keys = sorted(layout.format(shard, epoch, n) for shard in range(4) for epoch in (1, 5) for n in names)
@@ -196,7 +198,7 @@ def test_a_small_bucket_takes_one_listing_round() -> None:
 
 
 def test_the_epoch_is_requested_once_a_round_however_many_ranges_are_left() -> None:
-    """It is a request, and there may be a thousand of them."""
+    """The epoch costs a request, and there may be a thousand ranges."""
     layout = KeyLayout(shards=SHARDS)
     keys = [layout.format(s, e, name_of(n)) for s in range(SHARDS) for e in range(6) for n in range(20)]
     reader = Reader(a_store(keys, 10), layout)

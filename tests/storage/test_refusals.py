@@ -1,4 +1,4 @@
-"""Why a store refused: a row of the table for each cause, and the answers of a server that leave it unsaid."""
+"""Why a store refused: a table with a row for each cause, and answers of a server that do not name one."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ SENT_AGAIN: list[tuple[int, str, bool]] = [
     (400, "BadDigest", False), (409, "OperationAborted", True), (409, "ConditionalRequestConflict", True),
     (503, "ServiceUnavailable", False), (500, "InternalError", True), (502, "", True),
 ]  # fmt: skip
-"""A status and a code; whether the request may have been carried out."""
+"""A status and a code, and whether the store may have carried out the request."""
 
 
 def test_only_listed_answers_are_sent_again_or_leave_doubt() -> None:
@@ -246,7 +246,7 @@ def test_an_endpoint_where_nobody_listens_is_named() -> None:
     ("status", "code"), [(500, "InternalError"), (503, "SlowDown"), (409, "ConditionalRequestConflict")]
 )
 def test_a_conditional_write_is_sent_once_and_its_failure_is_ambiguous(status: int, code: str) -> None:
-    """Hazard 8: a retry inside could meet the first try's success, and take it for another writer's."""
+    """Hazard 8: a hidden retry could meet its own first try, and take it for another writer's entry."""
     with Scripted(status, code) as server:
         with pytest.raises(AmbiguousWriteError, match=f"{status} {code}"):
             server.store.put_if_absent("k", b"x")
@@ -367,7 +367,7 @@ def test_a_head_whose_answer_has_no_body_is_asked_for_again(
 @pytest.mark.usefixtures("_one_attempt")
 @pytest.mark.parametrize("status", REDIRECTS)
 def test_a_redirect_without_a_region_ends(status: int) -> None:
-    """Left alone, boto3 sends a HeadBucket to learn the region, is redirected, and sends another one for that."""
+    """Without l0gc's rule, boto3 sends a HeadBucket to learn the region, is redirected, and sends another one."""
     with Scripted(status, "Redirect") as server:
         for call in calls(server.store):
             with pytest.raises(StoreError, match=rf"'bucket' is in another region or on another server \({status} "):

@@ -1,4 +1,4 @@
-"""Replicas: whatever the processes, faults and naps, there is one history, and every acknowledged entry is in it."""
+"""Replicas: through all processes, faults and naps there is one history, with every acknowledged entry in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ AGE_S = TRUNCATE_MIN_AGE_MS / 1000
 
 
 class Names:
-    """A state that is the list of what was appended."""
+    """A state that lists the appended names."""
 
     def initial(self) -> list[str]:
         return []
@@ -77,7 +77,7 @@ def propose(replica: Replica[list[str]], name: str) -> int:
 
 
 def filled(store: MemoryStore, count: int) -> Replica[list[str]]:
-    """A replica that has written `count` entries."""
+    """Return a replica that has written `count` entries."""
     replica = a_replica(store)
     for i in range(count):
         propose(replica, f"e{i}")
@@ -90,7 +90,7 @@ def truncate_all(replica: Replica[list[str]]) -> None:
 
 
 def sleeps_through_a_truncation(store: MemoryStore) -> tuple[Replica[list[str]], Replica[list[str]]]:
-    """A replica that has read one entry, and another one that has written four more since and truncated all that it can."""
+    """Return a replica that has read one entry, and another one that has since written four more and truncated the log."""
     sleeper, other = a_replica(store), a_replica(store, seed=1)
     propose(other, "e0")
     assert sleeper.state == ["e0"]
@@ -102,7 +102,7 @@ def sleeps_through_a_truncation(store: MemoryStore) -> tuple[Replica[list[str]],
 
 
 def filled_past(store: MemoryStore, offset: int) -> tuple[Replica[list[str]], Place]:
-    """A replica that has written two entries more than up to `offset`, old enough to be truncated; the place there."""
+    """Write two entries after `offset`, all old enough to be truncated; return the writer and the place at `offset`."""
     writer = filled(store, offset + 1)
     noted = writer.end
     for i in range(2):
@@ -156,7 +156,7 @@ def test_a_decision_may_be_to_do_nothing_after_a_conflict(store: MemoryStore) ->
 
 
 def test_the_state_holds_only_what_has_landed(store: MemoryStore) -> None:
-    """Nothing of an append that never lands may get into a report or a checkpoint (hazard 18)."""
+    """An append that never lands must not appear in a report or a checkpoint (hazard 18)."""
     a = a_replica(store)
     propose(a, "a0")
     store.fault = failing(AmbiguousWriteError("cut"), "put_if_absent", "/log/")
@@ -187,7 +187,7 @@ def test_an_unknown_append_that_landed_appears_at_the_next_read(store: MemorySto
 
 @pytest.mark.parametrize("entry", [3, 2**64, "\udc80", object()])
 def test_what_a_reader_would_refuse_is_not_appended(store: MemoryStore, entry: object) -> None:
-    """Hazard 31: an entry is checked as it will be read, whoever built it."""
+    """Hazard 31: an entry is checked as a reader will check it, whatever code built it."""
     a = a_replica(store)
     propose(a, "a0")
     before = dict(store.objects)
@@ -225,7 +225,7 @@ def test_a_checkpoint_is_written_once_and_replays_to_the_same_state(store: Memor
 
 
 def test_a_writer_that_slept_through_a_truncation_goes_on_after_it(store: MemoryStore) -> None:
-    """Hazard 7: the offset that it re-creates is not part of the log, and its entry lands at another one."""
+    """Hazard 7: the re-created offset is not part of the log, so its entry lands at another one."""
     a, b = a_replica(store), a_replica(store, seed=1)
     propose(a, "e0")
     for i in range(1, 5):
@@ -237,7 +237,7 @@ def test_a_writer_that_slept_through_a_truncation_goes_on_after_it(store: Memory
 
 
 def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store: MemoryStore) -> None:
-    """Hazard 7, the other side: what a stale writer left at a truncated offset is nobody's entry."""
+    """Hazard 7, for readers: an entry that a stale writer left at a truncated offset is not part of the log."""
     reader, b = sleeps_through_a_truncation(store)
     store.put(b.log.entry_key(1), encode_entry(b.log.entry_key(1), Entry("x", 0, b'"phantom"')))
     assert reader.catch_up() == b.state
@@ -246,7 +246,7 @@ def test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom(store
 
 @pytest.mark.parametrize("offset", [0, 3])
 def test_a_noted_place_holds_after_a_stale_writer_recreates_its_offset(store: MemoryStore, offset: int) -> None:
-    """Seed 902031 of the simulation took that for a log that was set back."""
+    """Seed 902031 of the simulation took this for a log that was set back."""
     writer, noted = filled_past(store, offset)
     truncate_all(writer)
     key = writer.log.entry_key(offset)
@@ -259,7 +259,9 @@ def test_a_noted_place_holds_after_a_stale_writer_recreates_its_offset(store: Me
 
 @pytest.mark.parametrize("boundary", [3, 5])
 def test_a_boundary_hides_no_entry_of_a_log_that_was_set_back(store: MemoryStore, boundary: int) -> None:
-    """Hazard 38: it is a newer log's, and the place's neighbours are there, or it ends right before the place."""
+    """Hazard 38: the boundary comes from a newer log; the entries around the place exist, or it ends right before the
+    place.
+    """
     _, noted = filled_past(store, 3)
     store.delete([key for key in store.objects if key.startswith(FOLDER)])
     other = a_replica(store, seed=1)
@@ -324,7 +326,7 @@ def test_a_writer_that_always_loses_ends(store: MemoryStore) -> None:
 
 
 def test_an_old_read_checks_the_boundary_whatever_the_date(store: MemoryStore) -> None:
-    """The store's clock was an hour ahead when the reader read, and an hour later nothing seems to have passed."""
+    """The store's clock was an hour ahead at the read, so an hour later no time seems to have passed."""
     reader, _ = sleeps_through_a_truncation(store)
     assert reader.as_of_ms is not None
     reader.as_of_ms += 3_600_000
@@ -348,7 +350,7 @@ def test_a_replay_restores_the_time_of_the_log_from_its_checkpoint(store: Memory
     propose(a, "a1")
     time_ms = a.time_ms
     a.write_checkpoint()
-    store.clock.ms -= 1_800_000  # a server whose clock is slow answers from now on
+    store.clock.ms -= 1_800_000  # a server with a slow clock answers from now on
     b = a_replica(store, seed=1)
     assert b.state == ["a0", "a1"]
     assert b.time_ms == time_ms
@@ -373,7 +375,7 @@ def test_the_state_is_kept_when_the_entries_after_it_are_many(store: MemoryStore
 
 
 def test_the_state_is_kept_when_the_entries_after_it_weigh_enough(store: MemoryStore) -> None:
-    """Over any history, checkpoints cost at most half of what entries cost, and the last of them."""
+    """In any history, all checkpoints but the last weigh at most half of the entries."""
     a = a_replica(store)
     entries = 0
     for i in range(200):
@@ -446,7 +448,9 @@ def keep_house(replica: Replica[list[str]]) -> int:
 def test_nothing_is_deleted_that_only_a_damaged_checkpoint_covers(
     store: MemoryStore, damage: Callable[[bytes], bytes]
 ) -> None:
-    """The checkpoint becomes the only copy, so it is read back before the entries before it go (hazard 34)."""
+    """The checkpoint becomes the only copy, so it is read back before the entries that it covers are deleted (hazard
+    34).
+    """
     filled(store, 20)
     store.clock.sleep(AGE_S)
     a = a_replica(store, seed=1)
@@ -489,7 +493,7 @@ def test_an_idle_round_costs_its_replay_and_one_entry(store: MemoryStore) -> Non
 
 
 def test_an_idle_log_stays_small_and_each_round_takes_few_requests(store: MemoryStore) -> None:
-    """Each round is a process of its own, ten minutes after the one before."""
+    """Each round is a separate process, ten minutes after the previous one."""
     most = 0
     for n in range(60):
         before = store.requests.total()
@@ -538,7 +542,7 @@ def test_a_checkpoint_that_may_not_be_there_allows_no_truncation(store: MemorySt
 
 
 class FaultyStore(MemoryStore):
-    """Does what a test has planned at the n-th call from now: runs another process, and loses, drops or delays a write."""
+    """Acts at the n-th call from now, as a test planned: runs another process, or loses, drops or delays a write."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -578,7 +582,7 @@ class FaultyStore(MemoryStore):
 
 @dataclass
 class World:
-    """Some processes on one store, and the replies that each of them got."""
+    """Three processes on one store, and the replies that they got."""
 
     store: FaultyStore = field(default_factory=FaultyStore)
     acknowledged: dict[str, int] = field(default_factory=dict)
@@ -608,7 +612,7 @@ class World:
                 case "keep house":
                     replica.write_checkpoint()
                     replica.truncate()
-                case "move on":  # all that it takes for others to be overtaken
+                case "move on":  # as much as it takes to overtake the others
                     self._append(replica)
                     self._append(replica)
                     self.store.clock.sleep(AGE_S)
@@ -710,7 +714,7 @@ def test_a_writer_that_lost_an_offset_counts_the_winner(store: MemoryStore) -> N
 
 
 class WholeSeconds(MemoryStore):
-    """Replies are dated as HTTP has it."""
+    """A store whose replies have whole seconds, as in HTTP."""
 
     def put_if_absent(self, key: str, body: bytes) -> PutResult:
         written = super().put_if_absent(key, body)
@@ -718,7 +722,7 @@ class WholeSeconds(MemoryStore):
 
 
 def test_entries_get_their_append_time_without_replies() -> None:
-    """Never ahead of the store's clock, and right to 2 s."""
+    """The time is never ahead of the store's clock, and at most 2 s behind."""
     store, sent = WholeSeconds(), list[int]()
     replica = filled(store, 1)
     for _ in range(8):
@@ -761,7 +765,7 @@ def test_no_entry_gets_a_time_that_another_reply_does_not_confirm(method: str, d
     store = MisdatedStore(days * DAY_MS)
     replica = a_replica(store)
     propose(replica, "first")
-    if method == "get":  # the reply by which the process learns where the log ends
+    if method == "get":  # the reply that shows the end of the log
         store.wrong = ["get"]
         replica.catch_up()
     else:
@@ -769,7 +773,7 @@ def test_no_entry_gets_a_time_that_another_reply_does_not_confirm(method: str, d
         propose(replica, "second")
     with pytest.raises(SafetyError, match="clock cannot be relied on"):
         propose(replica, "third")
-    assert propose(replica, "fourth") == replica.offset  # a new reading, and dates that agree
+    assert propose(replica, "fourth") == replica.offset  # a new read, with dates that agree
     reader = a_replica(store, 1)
     assert "third" not in reader.state
     assert reader.time_ms == store.clock.ms
@@ -782,7 +786,7 @@ def test_a_log_that_nobody_wrote_to_for_weeks_goes_on() -> None:
     replica = a_replica(store, 1)
     before = store.requests.copy()
     propose(replica, "second")
-    assert store.requests["head"] == before["head"]  # the replies to its replay confirm each other
+    assert store.requests["head"] == before["head"]  # the replies to the replay confirm each other
     store.clock.ms += 30 * DAY_MS
     propose(replica, "third")
     assert store.requests["head"] == before["head"] + 1

@@ -1,4 +1,4 @@
-"""An exception at any bytecode of a catch-up, an append or a replay: the state afterwards is the log's (hazard 29)."""
+"""An exception at any bytecode of a catch-up, an append or a replay leaves the log's state (hazard 29)."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ ENTRIES = [(name, offset) for name, (_, entries) in LOGS.items() for offset in r
 FIRST = [(name, i) for name, i in ENTRIES if name != "journal" or i not in (2, 5, 6, 7, 8)]
 """The first entry of each kind."""
 EVERY = 211
-"""`make test` tries one in so many bytecodes; no loop has as many."""
+"""`make test` tries one in 211 bytecodes; no loop has that many."""
 
 
 class Scene:
-    """A log whose last entry is yet to be read, or written, by a replica that holds all before it."""
+    """A log whose last entry is still to be read or written by a replica that has all entries before it."""
 
     def __init__(self, name: str, last: int) -> None:
         self.machine, entries = LOGS[name]
@@ -90,12 +90,12 @@ def _nothing_half_is_kept(scene: Scene, way: str, every: int) -> None:
     for at in range(1, steps[0] + 1, every):
         kind = KINDS[at % len(KINDS)]
         replica, call = WAYS[way](scene)
-        # Bytes whose decoding takes too much memory are taken for damaged, and are read again.
+        # If decoding takes too much memory, the bytes count as damaged and are read again.
         ends = suppress(kind, CorruptObjectError) if kind is NoMemory else pytest.raises(kind)
         with ends, interrupted(at, kind):
             call()
         call()  # the caller tries again
-        scene.store.objects[scene.key] = scene.entry  # it may have been interrupted before it had appended
+        scene.store.objects[scene.key] = scene.entry  # the append may have been interrupted before its write
         replica.catch_up()
         assert scene.machine.encode(replica.state) == scene.state, f"bytecode {at} of {steps[0]}"
         assert replica.offset == scene.last

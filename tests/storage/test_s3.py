@@ -1,4 +1,4 @@
-"""The S3 store: against a server that behaves (moto), and against one that answers what a test has written."""
+"""The S3 store, against a server that works (moto) and against one whose answers the tests write."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_an_oversized_object_is_not_read_to_its_end(what: str) -> None:
         with suppress(CorruptObjectError):
             SMALL[what](server.store)
         assert server.requests == ["GET"]
-    assert SMALL_LIMIT / 2 < sum(server.sent) < 5 * SMALL_LIMIT  # with what lay in the sockets' buffers
+    assert SMALL_LIMIT / 2 < sum(server.sent) < 5 * SMALL_LIMIT  # including the sockets' buffers
 
 
 def test_keys_are_relative_to_the_prefix(store: S3Store) -> None:
@@ -206,7 +206,7 @@ def test_an_object_that_is_not_there_is_answered_with_the_stores_clock(store: S3
 
 
 def test_an_answer_404_keeps_nothing_of_its_callers_alive(store: S3Store) -> None:
-    """Each append asks for an entry that is not there: an upload of 1.2 GB grew by 90 MB of bodies that it had sent."""
+    """Each append reads a missing entry; without this, an upload of 1.2 GB kept 90 MB of bodies that it had sent."""
     with without_cycle_search():
         assert held_by_caller(lambda: store.get("none"), ObjectNotFoundError)() is None
         assert held_by_caller(lambda: store.head("none"), ObjectNotFoundError)() is None
@@ -258,7 +258,7 @@ def test_a_file_is_written_whole(store: S3Store, tmp_path: Path) -> None:
 
 def test_a_listing_goes_on_after_the_first_page(store: S3Store) -> None:
     keys = [f"d/{i:05}" for i in range(1300)]
-    backend = s3_backends["123456789012"]["aws"]  # the server runs in this process, and so many requests take long
+    backend = s3_backends["123456789012"]["aws"]  # written in this process, since so many requests take long
     for k in keys:
         backend.put_object(store.config.bucket, f"a/prefix/{k}", b"x")
     store.requests.clear()
@@ -272,7 +272,7 @@ def test_a_listing_goes_on_after_the_first_page(store: S3Store) -> None:
     assert list(store.list("d/").modified_ms) == keys
     first = next(iter(store.scan("d/")))
     assert len(first) == 1000
-    # A key that obstore cannot represent, on the second page: read on plainly, each key once.
+    # The second page has a key that obstore cannot represent; boto3 reads on, and each key comes once.
     for k in ("d/01100//x", "d/01200/../x"):
         store.put(k, b"x")
     assert [k for p in store.scan("d/") for k in p.keys] == sorted([*keys, "d/01100//x", "d/01200/../x"])
@@ -300,7 +300,7 @@ PLAIN = [k for k in FOREIGN if not k.endswith("/") and "//" not in k and "/." no
 
 @pytest.mark.parametrize("foreign", [FOREIGN, PLAIN, ["d/a//b"], ["d/../x"], ["d/dir/"], ["d/"]], ids=str)
 def test_a_scan_yields_every_key_once_and_as_it_is(store: S3Store, foreign: list[str]) -> None:
-    """A key that comes back as another could be taken for an L0 key that does not exist."""
+    """A changed key could be taken for an L0 key that does not exist."""
     keys = sorted([*foreign, "d/000/1", "d/zzz"])
     for k in [*keys, "e/other"]:
         store.put(k, b"")
@@ -352,7 +352,7 @@ def test_a_bucket_that_does_not_exist_is_named(endpoint: str) -> None:
 
 
 def everything(store: S3Store) -> tuple[list[str], list[str]]:
-    """The keys of the bucket, and whatever else it keeps."""
+    """Return the keys of the bucket, and the keys of its versions and delete markers."""
     bucket = store.config.bucket
     versions = store.client.list_object_versions(Bucket=bucket)
     history = [v["Key"] for v in [*versions.get("Versions", []), *versions.get("DeleteMarkers", [])]]

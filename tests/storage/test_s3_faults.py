@@ -1,4 +1,4 @@
-"""What the store makes of a request that fails on its way: behind a proxy that fails it, before a real server."""
+"""Requests that fail in transit: how the store handles them, behind a proxy that fails them and before a real server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LARGE = bytes(range(256)) * (48 << 10)
 
 
 class Scripted:
-    """The outcomes of the first requests, one after another; those after them pass."""
+    """Gives the first requests these outcomes, one after another, and lets later ones pass."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self._outcomes = list(outcomes)
@@ -88,7 +88,7 @@ def test_a_read_survives_each_fault(weed: SeaweedFS, bucket: StoreConfig, direct
 def test_a_write_that_is_altered_on_its_way_is_sent_again(
     weed: SeaweedFS, bucket: StoreConfig, direct: S3Store, client: str
 ) -> None:
-    """Hazard 34: the store compares what it got with the checksum of what was sent."""
+    """Hazard 34: the store compares the bytes that arrive with the sender's checksum."""
     with proxied(weed, Scripted(Outcome.ALTERED)) as proxy:
         store = through(proxy, bucket)
         (store.put if client == "boto3" else store.put_bulk)("k", LARGE)
@@ -122,7 +122,7 @@ def test_a_repeated_conditional_write_lands_and_is_said_to_exist(
 
 
 def test_an_append_that_a_proxy_repeats_lands_once(weed: SeaweedFS, bucket: StoreConfig, direct: S3Store) -> None:
-    """Also where the read of the owner fails at first."""
+    """This holds even if the first reads of the entry's owner fail."""
     with proxied(weed, Scripted(Outcome.REPEATED, Outcome.FAIL, Outcome.FAIL)) as proxy:
         log = SharedLog(through(proxy, bucket), "log/", Runtime())
         landed = log.append(0, b"entry", time_ms=0, as_of_ms=direct.now_ms())
@@ -130,7 +130,7 @@ def test_an_append_that_a_proxy_repeats_lands_once(weed: SeaweedFS, bucket: Stor
 
 
 def test_a_file_of_several_parts_is_stored_whole(direct: S3Store, tmp_path: Path) -> None:
-    """The request that completes it repeats the checksum of each part, which the part's answer has."""
+    """The request that completes the upload repeats the checksums from the answers to its parts."""
     content = bytes(range(256)) * (9 << 12)
     (tmp_path / "large").write_bytes(content)
     direct.put_file("large", tmp_path / "large")
@@ -167,7 +167,7 @@ def test_requests_of_a_kind_that_hang_end_together(
 def test_an_append_that_a_silent_store_was_not_sent_is_refused(
     weed: SeaweedFS, bucket: StoreConfig, direct: S3Store
 ) -> None:
-    """Nothing was sent, so nothing is ambiguous: the command may be run again with the same input."""
+    """Nothing was sent, so nothing is ambiguous: the command can be run again with the same input."""
     with proxied(weed, HangingFor("PutObject")) as proxy:
         store = through(proxy, replace(bucket, timeout_s=4.0))
         log = SharedLog(store, "log/", Runtime())

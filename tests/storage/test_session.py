@@ -1,4 +1,4 @@
-"""Where credentials and the region come from: of each store its own, though what botocore knows of S3 is shared."""
+"""The source of credentials and region: separate for each store, although botocore's data of S3 is shared."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| (\d{3}) (\w+) \| (.+) \| (\d) \|$", re.MULTILINE)
 
 
 class Row(NamedTuple):
-    """A row of the table: an answer, how the sentence goes on, and the exit code."""
+    """A row of the table: an answer, a part of the sentence, and the exit code."""
 
     status: int
     code: str

@@ -1,4 +1,4 @@
-"""The store's clock: a date that jumps counts only when another reply confirms it, and others cost nothing."""
+"""The store's clock: a date that jumps counts only if another reply confirms it, and other dates cost no request."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.wrong_dates import DAY_MS, MisdatedStore
 
 
 def known(store: MemoryStore) -> StoreTime:
-    """What a process has that has replayed a log."""
+    """Return the time as a process has it after a replay."""
     time = StoreTime(store)
     time.saw(store.clock.ms, store.clock.ms)
     store.requests.clear()
@@ -35,7 +35,7 @@ def test_a_date_that_jumps_is_refused_unless_another_reply_confirms_it(by_ms: in
     ) as e:
         time.settle(store.clock.ms + by_ms)
     assert e.value.exit_code == 4
-    store.clock.ms += by_ms  # now all servers say so
+    store.clock.ms += by_ms  # all servers agree from here on
     assert time.settle(store.clock.ms) == store.clock.ms
     assert store.requests["head"] == 2
     assert time.settle(store.clock.ms) == store.clock.ms

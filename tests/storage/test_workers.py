@@ -1,4 +1,4 @@
-"""Work gets the place and its part, and comes back in the order of the parts, also through several stages."""
+"""Work gets the place and its part, and results come back in the order of the parts, even through several stages."""
 
 from __future__ import annotations
 
