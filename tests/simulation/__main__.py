@@ -27,11 +27,11 @@ PROGRESS_S = 60.0
 MODES: Final[dict[str, Callable[[int], Outcome]]] = {
     "": simulate, " --set-back": set_back, " --losses": partial(simulate, loses=True),
 }  # fmt: skip
-"""What runs a seed, by the option that asks for it."""
+"""The function that runs a seed, by the option that selects it."""
 
 
 def attempt(seed: int, *, mode: str = "") -> Outcome | str:
-    """The seed's outcome, or what is wrong with it."""
+    """Return the seed's outcome, or the text of its violation."""
     try:
         return MODES[mode](seed)
     except Violation as violation:
@@ -41,7 +41,7 @@ def attempt(seed: int, *, mode: str = "") -> Outcome | str:
 
 
 def outcomes(first: int, seeds: int, jobs: int, *, mode: str = "") -> Iterator[tuple[int, Outcome | str]]:
-    """Each seed with its outcome, in order."""
+    """Yield each seed with its outcome, in order."""
     todo, run = range(first, first + seeds), partial(attempt, mode=mode)
     if jobs == 1:
         yield from ((seed, run(seed)) for seed in todo)

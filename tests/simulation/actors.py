@@ -1,7 +1,7 @@
-"""What honest processes do, over and over: the jobs of a real cluster, with the real code.
+"""Honest processes that repeat the jobs of a real cluster, with the real code.
 
 A process lives for one job, as a command does; uploaders live longer, and share their handles between two threads. What
-is reported to a job as done, it reports to the watch.
+is reported to a job as done, the job reports to the watch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.simulation.world import Process, World
 from tests.support.topics import create_topic
 
 TOPICS = ("a", "b", "c")
-"""Of which the last one does not exist at first."""
+"""The last of these topics does not exist at first."""
 JOB_RECORDS = 12
 Body = Callable[[Process], Callable[[], None]]
 A = TypeVar("A")
@@ -37,7 +37,7 @@ B = TypeVar("B")
 
 @dataclass(frozen=True)
 class Job:
-    """An upload that has to land once, whichever process does it and however often."""
+    """An upload that has to land once, whichever process runs it and however often."""
 
     producer: str
     number: int
@@ -50,13 +50,13 @@ class Job:
 
 @dataclass
 class Finished:
-    """The jobs that were reported as done, and in which incarnation of their topic, by its id."""
+    """The jobs that were reported as done, each with the id of its topic's incarnation."""
 
     jobs: set[tuple[str, Job]] = field(default_factory=set)
 
 
 def repeat(world: World, times: int, once: Callable[[Process], None]) -> Body:
-    """Do it so many times; an error of l0gc's ends that one time, as it ends a command."""
+    """Run `once` this many times; an error of l0gc's ends one of them, as it ends a command."""
 
     def of(process: Process) -> Callable[[], None]:
         done = [0]
@@ -76,7 +76,7 @@ Rest = ParamSpec("Rest")
 
 
 def repeated(once: Callable[Concatenate[World, Process, Rest], None]) -> Callable[Concatenate[World, int, Rest], Body]:
-    """An actor that does this so many times."""
+    """Make an actor that repeats this."""
 
     def actor(world: World, times: int, /, *args: Rest.args, **options: Rest.kwargs) -> Body:
         return repeat(world, times, lambda process: once(world, process, *args, **options))
@@ -85,12 +85,12 @@ def repeated(once: Callable[Concatenate[World, Process, Rest], None]) -> Callabl
 
 
 def shape_of(world: World, topic: str) -> Shape:
-    """A topic's partitions and journals, in this seed."""
+    """Return a topic's partitions and journals in this seed."""
     return world.weather.shapes[TOPICS.index(topic) if topic in TOPICS else 0]
 
 
 def found_topic(world: World, cluster: ClusterHandles, name: str) -> Topic:
-    """The topic, created if there is none."""
+    """Return the topic, and create it if it does not exist."""
     shape = shape_of(world, name)
     return create_topic(cluster, name, shape.partitions, shape.journals)
 
@@ -99,7 +99,7 @@ def found_topic(world: World, cluster: ClusterHandles, name: str) -> Topic:
 
 
 class Batched(Executor):
-    """Does what is submitted when so many tasks have come together, or when somebody asks for a result."""
+    """Runs submitted tasks once `size` of them have been collected, or once a result is requested."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -144,7 +144,7 @@ def upload(
     input_id: str = "",
     session: Producer | None = None,
 ) -> Topic:
-    """Upload the lines, and report to the watch what was acknowledged, also by an upload that then failed."""
+    """Upload the lines, and report to the watch what was acknowledged, even if the upload then failed."""
     target = cluster.controller.snapshot().topic(topic)
     refuse_if_set_back(cluster, target.journals)
     spread = in_turn(target.partitions)
@@ -170,7 +170,9 @@ def upload(
 
 
 def acknowledge(world: World, target: Topic, lines: list[bytes], uploader: Uploader, *, done: bool) -> None:
-    """What landed is in order; all but what had landed before if it is done, and the first records if it is not."""
+    """Report the landed records to the watch, in order: the last of `lines` if the upload is done, and else the first
+    ones.
+    """
     landed: dict[int, list[tuple[int | None, int]]] = {}
     for _, o, found in uploader.result.placeholders.objects:
         partitions, records = unpack(o.partitions, NUMBER).tolist(), unpack(o.records, NUMBER).tolist()
@@ -187,7 +189,7 @@ def acknowledge(world: World, target: Topic, lines: list[bytes], uploader: Uploa
 
 
 def line_of(name: str, i: int) -> bytes:
-    """Return a value that fits the value schemas of `typed.py`, or only those from the second on, or none of them."""
+    """Return a value that fits all value schemas of `typed.py`, or only those from the second on, or none of them."""
     n = i if i % 3 else 3_000_000_000
     return (
         b"%s[%d" % (name.encode(), i)
@@ -197,7 +199,7 @@ def line_of(name: str, i: int) -> bytes:
 
 
 def new_lines(world: World, name: str) -> list[bytes]:
-    """A few records that nobody has uploaded before."""
+    """Return a few new records."""
     n = world.random.randrange(1, 9)
     names = [f"{name}-{world.random.getrandbits(48):012x}" for _ in range(n)]
     return [line_of(w, i) if world.weather.schemas else f"{w}-{i}".encode() for i, w in enumerate(names)]
@@ -205,7 +207,7 @@ def new_lines(world: World, name: str) -> list[bytes]:
 
 @contextmanager
 def in_flight(process: Process) -> Iterator[None]:
-    """While this holds, the process has something under way."""
+    """Count the process as having an append in progress until the block ends."""
     generation = process.generation
     process.in_flight += 1
     try:
@@ -230,7 +232,7 @@ def uploader(world: World, process: Process, cache_s: float) -> None:
 
 
 def check_fences(world: World, cluster: ClusterHandles) -> None:
-    """With no append under way, a fence refuses nothing that the log would take."""
+    """Check that a fence refuses nothing that the log would take, while no append is in progress."""
     for handle in cluster._journals.values():
         shadow = world.watch.shadow(handle.journal)
         oldest = handle.fence.window.oldest
@@ -248,7 +250,7 @@ def check_fences(world: World, cluster: ClusterHandles) -> None:
 
 @repeated
 def duo(world: World, process: Process) -> None:
-    """Uploads under a producer's name that another thread of this process uses, too: each run fences the other's."""
+    """Uploads under a producer's name that another thread of this process also uses: each run fences the other's."""
     if process.kept is None:
         process.kept = world.cluster(process, epoch_cache_s=5.0)
     cluster = process.kept

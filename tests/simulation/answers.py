@@ -1,14 +1,14 @@
-"""Answers that are wrong, or do not come, for longer than the storage layer tries: in some seeds, and for one key at a time.
+"""Wrong or missing answers that last longer than the storage layer's retries: in some seeds, and for one key at a time.
 
-- One key is throttled or times out, call after call, while all others are served. That is not a refusal (hazard 42):
-  nobody gives up what it holds, or advises that.
-- An answer is not S3's (hazard 41): what the storage layer raises for it is raised here. A deletion that is answered so has
-  landed or not.
-- A read gives something else, once for a key (hazard 34): nothing, half of the object, zeros, or another object of its
-  folder. Nobody takes that for the object.
+- One key is throttled or times out, call after call, while all others are served. That is not a refusal (hazard 42): no
+  process gives up what the key holds, or advises that.
+- An answer is not S3's (hazard 41): the error that the storage layer raises for it is raised here. A deletion with this
+  answer may have landed.
+- A read returns something else, once for a key (hazard 34): nothing, half of the object, zeros, or another object of its
+  folder. No process takes that for the object.
 - A reply's date is up to a day behind, or minutes ahead: see `World.date_ahead_ms`.
 
-All of it is drawn from the seed apart from everything else, so that the other seeds stay what they are.
+All of it is drawn independently of the rest of the seed, so that the other seeds do not change.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ MISREAD: Final = "objects that were read badly once"
 
 _THROTTLES: Final = 0.003
 _CALLS: Final = (2, 10, 40)
-"""So many calls for a key are not answered, each of which the storage layer has tried for long."""
+"""How many calls for a key are not answered; the storage layer has retried each of them for long."""
 _NOT_S3: Final = 0.006
 _MISREADS: Final = 0.01
 _MISREADS_OF_L0: Final = 0.1
-"""How likely a read of an L0 object gives something else where such objects are lost."""
+"""The probability that a read of an L0 object returns something else, in seeds that lose L0 objects."""
 
 
 class Answers:
-    """What a seed's store answers.
+    """The answers of a seed's store.
 
     Attributes:
-        misread: the keys of objects of which it gave out something else.
+        misread: the keys of objects for which it returned something else.
     """
 
     def __init__(self, world: World) -> None:
@@ -51,11 +51,11 @@ class Answers:
 
     @property
     def misreads(self) -> int:
-        """How often the thread that goes on now was given something else."""
+        """How many wrong reads the running thread has got."""
         return 0 if self._world.thread is None else self._world.thread.misreads
 
     def strike(self, thread: Thread, call: Call) -> None:
-        """Raise what the storage layer would for this call, once it has tried for long enough."""
+        """Raise what the storage layer would raise for this call after its retries."""
         world, weather = self._world, self._world.weather
         if not world.faults.any:
             return
@@ -76,7 +76,7 @@ class Answers:
             raise StoreError(f"{call.key}: the store's answer is not S3's: it begins with b''")
 
     def read(self, key: str, body: bytes) -> bytes:
-        """Return what the store gives out for this object, or for a range of it."""
+        """Return what the store answers for this object, or for a range of it."""
         world = self._world
         likely = _MISREADS if world.weather.mistakes else 0.0
         if world.losses is not None and key.startswith("level_zero/"):

@@ -1,7 +1,7 @@
-"""Copies of a bucket, and which parts of one are put back: what the store holds then, and what the watch compares with.
+"""Copies of a bucket, of which parts are put back: the store's contents then, and what the watch compares them with.
 
-A copy has all objects of one moment. Of a log that is put back the newer entries vanish; of data what the copy has comes
-back, and in some seeds what is newer vanishes, too, until the newest is put back.
+A copy has all objects of one moment. If a log is put back, its newer entries vanish. If data is put back, the copy's
+objects return; in some seeds newer ones vanish, too, until the newest state is put back.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ L0 = "L0 objects"
 PARTS = (LOGS, BOUNDARIES, PUBLISHED, FILES, CONTROLLER, L0)
 DATA = {FILES: "level_one/data/", L0: "level_zero/"}
 OLDER, REMOVED, LOST = "older", "removed with its copy", "lost, but for its copy"
-"""What becomes of `published.json` where it is a part. Its copy in the controller's folder shows that it is lost."""
+"""What happens to `published.json` if it is put back. A copy of it in the controller's folder shows that it is lost."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Copy:
         )
 
     def put_back(self, world: World, mine: str, *, newer_vanish: bool) -> None:
-        """Put those of its objects in the place of what is there whose keys match the pattern `mine`."""
+        """Replace the objects whose keys match the pattern `mine` by those of the copy."""
         pattern = re.compile(mine)
         objects = world.store.objects
         for key in [k for k in objects if pattern.match(k) and k not in self.objects and newer_vanish]:
@@ -72,7 +72,7 @@ class Copy:
                 plant(world, key, body)
 
     def put_log_back(self, world: World, journal: int) -> None:
-        """Put a journal's entries and checkpoints back, but not its boundary; the watch follows them from now on."""
+        """Put a journal's entries and checkpoints back, but not its boundary; from then on the watch follows them."""
         self.put_back(world, f"{journal_log(journal)}(log|checkpoint)/", newer_vanish=True)
         world.watch.shadows[journal] = deepcopy(self.shadows.get(journal, Shadow(journal)))
 
@@ -80,19 +80,19 @@ class Copy:
         self.put_back(world, f"{journal_log(journal)}boundary.json", newer_vanish=True)
 
     def put_controller_back(self, world: World) -> None:
-        """Put the controller's log back, and its boundary."""
+        """Put the controller's log back, with its boundary."""
         watch = world.watch
         watch.highest_epoch = max(watch.highest_epoch, watch.controller.epoch)
         self.put_back(world, CONTROLLER_LOG, newer_vanish=True)
         watch.controller = copy_of(self.controller)
 
     def put_data_back(self, world: World) -> None:
-        """Put back the data objects that are gone."""
+        """Put back the data objects that are missing."""
         for folder in DATA.values():
             self.put_back(world, folder, newer_vanish=False)
 
     def needs(self) -> frozenset[str]:
-        """The objects that its logs name: L0 for what is not reconciled, L1 objects. Of deleted topics, too."""
+        """The objects that its logs name: unreconciled L0 objects, and L1 objects, including those of deleted topics."""
         live = {key for s in self.shadows.values() for t in s.topics.values() for key in s.keys(t.topic_id)}
         return frozenset(live.union(*(s.l1.named for s in self.shadows.values())))
 
@@ -101,8 +101,8 @@ class Copy:
 class Restore:
     """What is put back to a copy.
 
-    `published` is '' if `published.json` is not, else what becomes of it. `newer_vanish`: newer data objects are gone.
-    `for_good`: so are the newest logs.
+    `published` is '' if `published.json` stays, and else what happens to it. With `newer_vanish`, newer data objects
+    vanish. With `for_good`, the newest logs never return.
     """
 
     parts: frozenset[str]
@@ -141,11 +141,13 @@ class Restore:
 
     @property
     def noticed(self) -> bool:
-        """Whether a log went back, and what is published shows it (docs/why/hazards.md says what nobody can notice)."""
+        """Whether a log went back and the published watermark shows it (docs/why/hazards.md lists what cannot be
+        noticed).
+        """
         return bool(self.parts & {LOGS, CONTROLLER}) and _shown(self.parts, self.published)
 
     def happen(self, world: World, copy: Copy, newest: Copy) -> None:
-        """Put the parts back, while nobody is at work."""
+        """Put the parts back, while no process is active."""
         watch = world.watch
         watch.went_back = self.journals
         for journal in sorted(self.journals):
@@ -175,7 +177,7 @@ class Restore:
         world.note(f"put back: {', '.join(sorted(self.parts))}; journals {sorted(self.journals)}; {self.published}")
 
     def lose(self, world: World, work: Work, copy: Copy, newest: Copy) -> None:
-        """What only the newest logs had is lost for good: nobody is held to it any more."""
+        """Give up what only the newest logs had: the watch no longer expects it."""
         watch = world.watch
         if CONTROLLER in self.parts:
             watch.newest = None
@@ -199,7 +201,7 @@ class Restore:
         work.queries.clear()
 
     def undo(self, world: World, newest: Copy) -> None:
-        """Put the newest back: the logs that were set back, and the data that is missing."""
+        """Put the newest state back: the logs that were set back, and the missing data."""
         watch = world.watch
         for journal in sorted(self.journals):
             newest.put_log_back(world, journal)
@@ -213,10 +215,12 @@ class Restore:
 
 
 def _shown(parts: Collection[str], published: str) -> bool:
-    """Whether what is published, or the copy of it, is the newest: that copy goes back with the controller's folder."""
+    """Return whether the newest published watermark, or its copy, is still there: the copy goes back with the
+    controller's folder.
+    """
     return not published or (published == LOST and CONTROLLER not in parts)
 
 
 def ends(body: bytes) -> dict[str, LogEnd]:
-    """Where the logs of journals ended, by what is published."""
+    """Return where the logs of journals ended, according to the published watermark."""
     return decode_published(body).ends

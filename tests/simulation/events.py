@@ -1,4 +1,4 @@
-"""What happens to the whole cluster in the middle of a seed, and who is at work before, meanwhile and after."""
+"""Events that affect the whole cluster in the middle of a seed, and the processes before, during and after them."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ FOREIGN_KEYS = (
     "007/000000000000000001/00000000-0000-4000-8000-000000000000",
     "03/000000000000000001/00000000-0000-4000-8000-000000000000",
 )
-"""Keys that resemble L0 keys, more or less, and are none of this cluster's."""
+"""Keys that resemble L0 keys, but are not L0 keys of this cluster."""
 PRODUCERS = ("p", "q")
 
 
 @dataclass
 class Work:
-    """What outlives the processes that do it: producers' jobs, sessions that zombies go on with, reconcilers' rounds."""
+    """Work that outlives its processes: producers' jobs, sessions that zombies continue, reconcilers' rounds."""
 
     finished: Finished = field(default_factory=Finished)
     jobs: dict[str, list[Job]] = field(default_factory=lambda: {name: [] for name in PRODUCERS})
@@ -58,7 +58,7 @@ class Work:
     numbers: int = 0
 
     def more_jobs(self, world: World) -> None:
-        """Two more jobs for each producer."""
+        """Add two more jobs for each producer."""
         for name in PRODUCERS:
             for _ in range(2):
                 self.numbers += 1
@@ -67,14 +67,14 @@ class Work:
 
 
 class Backup:
-    """The controller log as it was."""
+    """An earlier copy of the controller log."""
 
     def __init__(self, world: World) -> None:
         self.objects = {k: o.body for k, o in world.store.objects.items() if k.startswith(CONTROLLER_LOG)}
         self.state: ControllerState = copy_of(world.watch.controller)
 
     def restore(self, world: World) -> None:
-        """Put it in the place of whatever the controller log has come to."""
+        """Replace the controller log by the copy."""
         objects = world.store.objects
         for key in [k for k in objects if k.startswith(CONTROLLER_LOG)]:
             del objects[key]
@@ -89,7 +89,7 @@ def copy_of(state: ControllerState) -> ControllerState:
 
 
 def plant(world: World, key: str, body: bytes) -> None:
-    """Put an object there that no process wrote."""
+    """Put an object that no process wrote."""
     world.store._version += 1
     world.store.objects[key] = _Object(body, f'"{world.store._version}"', world.clock.ms)
 
@@ -102,7 +102,7 @@ def plant_foreign_keys(world: World) -> None:
 
 
 def usual(world: World, work: Work, phase: str) -> None:
-    """Everybody who is at work on any day, strangers included."""
+    """Start all processes of an ordinary day, including strangers."""
     work.more_jobs(world)
     pair = actors.uploader(world, 3, 10.0)
     world.spawn(f"uploader-{phase}1", pair, actors.uploader(world, 3, 10.0), actors.uploader(world, 2, 10.0))
@@ -157,12 +157,12 @@ def usual(world: World, work: Work, phase: str) -> None:
 
 
 def happen(world: World, event: str, steps: int, backup: Backup, work: Work) -> None:
-    """Something happens to the cluster, while nobody or only some are at work."""
+    """Let an event happen to the cluster, while only some processes, or none, are active."""
     if event == TEN_DAYS:
         world.clock.ms += 10 * DAY_MS
     elif event == LONG_BREAK:
         world.clock.ms += 22 * DAY_MS
-        for jobs in work.jobs.values():  # nobody may count on a journal to know by then how far they got
+        for jobs in work.jobs.values():  # no job may rely on a journal's memory of its progress by then
             jobs.clear()
         for query in work.queries:
             query.stopped = True
@@ -175,7 +175,7 @@ def happen(world: World, event: str, steps: int, backup: Backup, work: Work) -> 
 
 
 def _set_back(world: World, backup: Backup) -> Backup:
-    """Set the controller log back, once everything that was on its way is there; returns the newest one."""
+    """Set the controller log back, once all late writes have landed; return the newest one."""
     world.clock.ms += LATEST_MS + 1
     world.land_late(world.clock.ms)
     newest = Backup(world)
@@ -186,7 +186,7 @@ def _set_back(world: World, backup: Backup) -> Backup:
 
 
 def _restored_for_a_while(world: World, steps: int, backup: Backup) -> None:
-    """The log is set back. Who does not know goes on; uploads do not."""
+    """Set the log back for a while. Processes that do not know this continue; uploads do not."""
     with world.quietly():
         cluster = world.cluster()
         if world.random.random() < 0.5:  # a topic that the backup does not know
@@ -223,21 +223,21 @@ def _restored_for_a_while(world: World, steps: int, backup: Backup) -> None:
             delete_topic(cluster, topic.name)
             world.happened["topics that were deleted because another one had their revision"] += 1
         for journal in sorted(cluster.controller.snapshot().journals_in_use()):
-            with contextlib.suppress(UsageError):  # that there is nothing to accept
+            with contextlib.suppress(UsageError):  # there is nothing to accept
                 accept_set_back(cluster, journal)
                 world.note(f"journal {journal} may take what M has released, and is accepted")
 
 
 def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, noticed: bool) -> None:
-    """The log is set back for good. All go on until somebody notices, and follows docs/work/operate-logs.md."""
+    """Set the log back for good. All continue until an operator notices and follows docs/work/operate-logs.md."""
     newest = _set_back(world, backup)
-    for process in world.processes:  # nobody may go on with what he knows of the newer log
+    for process in world.processes:  # no process may continue with what it knows of the newer log
         process.crash()
     work.rounds.clear()
     watch = world.watch
     lost = [t for name, t in newest.state.topics.items() if backup.state.topics.get(name) != t]
     watch.forget([*lost, *(d.topic for d in newest.state.deleted)])
-    for p in backup.state.producers.values():  # what superseded such a run is lost, and the run goes on
+    for p in backup.state.producers.values():  # the run that superseded this one is lost, so this one continues
         watch.superseded.pop((p.producer_id, p.epoch, p.run), None)
     if not noticed:
         usual(world, work, "u")
@@ -251,7 +251,7 @@ def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, 
 
 
 def recover(world: World) -> None:
-    """What the documents say an operator does where the newer controller log is gone for good."""
+    """Follow the documents for a newer controller log that is gone for good."""
     cluster, watch = world.cluster(), world.watch
     cluster.controller.advance_above(watch.epoch)
     for topic in _given_twice(world, cluster):
@@ -264,10 +264,11 @@ def recover(world: World) -> None:
 
 
 def _given_twice(world: World, cluster: ClusterHandles) -> list[Topic]:
-    """The topics that are listed and take no data: they were deleted before, or another one has their revision in a journal.
+    """Return the listed topics that take no data: they were deleted before, or another topic has their revision in a
+    journal.
 
-    The documents say to delete them. An operator who creates a topic on an old controller log, and deletes it, closes its
-    revision, and nothing may show that a topic of the newest log, without records, has the same one.
+    The documents advise deleting them. If an operator creates and deletes a topic on an old controller log, its
+    revision is closed. A topic of the newest log without records may have the same revision, and nothing may show this.
     """
 
     def is_anothers(topic: Topic, journal: int) -> bool:

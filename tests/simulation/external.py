@@ -1,7 +1,7 @@
-"""Another system with a log of its own: it writes its list of partitions file by file, while M is computed from it.
+"""Another system with its own log: it writes its list of partitions file by file, while M is computed from the list.
 
-Its youngest partition has no report and holds M. A list of partitions that is read before its writer has finished it may
-lack that partition, and M would be too high. Nothing is published, so no earlier number of partitions gives it away.
+Its youngest partition has no report and holds M. A list that is read before it is finished may lack that partition, and
+M would be too high. Nothing is published, so no earlier number of partitions reveals the mistake.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from tests.support.external import read
 PLACE = "elsewhere/"
 COMPUTED = "watermarks of another system's partitions"
 _EPOCHS = 10
-"""Between one list of partitions and the next."""
+"""The epochs between one list of partitions and the next."""
 
 
 class Theirs:
-    """The other system, and what M may be by each of its lists."""
+    """The other system, which publishes list after list."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -37,7 +37,7 @@ class Theirs:
         return f"{PLACE}{self._name}-{self.lists}"
 
     def lister(self, world: World, times: int) -> Body:
-        """Writes a new list of partitions, with one more of them than the last; each has a folder of its own."""
+        """Return an actor that writes lists of partitions, each with one more than the last and in its own folder."""
 
         def once(process: Process) -> None:
             world.sleep(3.0)
@@ -55,7 +55,7 @@ class Theirs:
         return repeat(world, times, once)
 
     def watermark_job(self, world: World, times: int) -> Body:
-        """Computes M from the newest list, as far as it is there, and holds it against what the whole list says."""
+        """Return an actor that computes M from the newest list, finished or not, and compares it with the whole list."""
 
         def once(process: Process) -> None:
             world.sleep(1.0)
@@ -75,14 +75,14 @@ class Theirs:
 
 
 class _Handle:
-    """What a source asks of a cluster: who it is."""
+    """The part of a cluster that a source asks for its identity."""
 
     def identity(self) -> ClusterIdentity:
         return ClusterIdentity("theirs", 0, KeyLayout(), external_log=True)
 
 
 class _Below:
-    """The objects below a URL, for those who only read; each call is a step, and may fail like any other."""
+    """The objects below a URL, read-only; each call is a step, and may fail like any other."""
 
     def __init__(self, world: World, url: str) -> None:
         self._store = world.store

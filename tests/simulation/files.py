@@ -1,7 +1,8 @@
-"""Uploads of files, as `l0gc upload --producer` does them: one name for whatever is uploaded, and files that grow meanwhile.
+"""Uploads files as `l0gc upload --producer` does: one name for everything that is uploaded, and files that grow at the
+same time.
 
-What identifies an input is its content and where it goes. So a name that is used again skips nothing, the same content in
-two topics lands in both, and what is added to a file while it is uploaded is not part of that upload.
+An input is identified by its content and its topic. So a name that is used again skips nothing, the same content in two
+topics lands in both, and what is added to a file during its upload does not belong to that upload.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ GROWN = "files that grew while they were uploaded"
 
 
 def producer(world: World, jobs: list[Job], finished: Finished) -> Body:
-    """Uploads each job's input again and again under its producer's name until all of it is reported as landed."""
+    """Return an actor that repeats each job's upload under its producer's name until the whole input is reported as
+    landed.
+    """
 
     def of(process: Process) -> Callable[[], None]:
         def run() -> None:
@@ -67,5 +70,5 @@ def upload_file(world: World, process: Process, cluster: ClusterHandles, job: Jo
 
 
 def executor(world: World, workers: int, name: str) -> Executor:
-    """What an upload gets instead of a pool of threads: it packs at once, and commits several batches together."""
+    """Return an upload's replacement for a pool of threads: it packs at once, and commits several batches together."""
     return InlineExecutor() if name == "pack" else Batched(world.random.randrange(1, 5))

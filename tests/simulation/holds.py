@@ -1,10 +1,10 @@
-"""Objects that cannot be deleted or read, and a deleter that dies: what each of them may hold up, which is itself alone.
+"""Objects that cannot be deleted or read, and a deleter that dies: each may delay only itself.
 
-Legal holds keep some L0 and L1 objects, for good or until the faults stop. Whatever else is garbage goes. A topic whose
-deleter dies between the controller's entry and those of the journals is closed by the housekeeping that follows, however
-late.
+Legal holds keep some L0 and L1 objects, for good or until the faults stop. All other garbage is deleted. If the deleter
+of a topic dies between the controller's entry and those of the journals, the next housekeeping closes the topic,
+however late it runs.
 
-All of it is drawn from the seed apart from everything else, so that seeds without it stay what they are.
+All of it is drawn independently of the rest of the seed, so that seeds without it do not change.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 EPOCHS = 1100
-"""So many epochs pass after a deleter has died."""
+"""How many epochs pass after a deleter has died."""
 HELD = "deletions refused because of a legal hold"
 DIED = "topics whose deleter died"
 
 
 @dataclass
 class Holds:
-    """What a seed holds: so many of 100 keys for good, and as many until `lift`."""
+    """What a seed holds: `share` of 100 keys for good, and as many more until `lifted`."""
 
     seed: int
     share: int = 0
@@ -47,15 +47,15 @@ class Holds:
         return cls(seed, share, chance.random() < 0.15)
 
     def applied(self) -> AbstractContextManager[object]:
-        """Where objects are held, a vacuum takes few at once, so that others come after them."""
+        """Make vacuums take few objects at once if objects are held, so that others come after the held ones."""
         return mock.patch.object(l0gc.streamlog.garbage, "BATCH", 2) if self.share else nullcontext()
 
     def for_good(self, key: str) -> bool:
-        """Whether nobody ever deletes that object."""
+        """Return whether the object is never deleted."""
         return self._number(key) < self.share
 
     def keeps(self, key: str) -> bool:
-        """Whether the object cannot be deleted now."""
+        """Return whether the object cannot be deleted at this time."""
         return self._number(key) < (self.share if self.lifted else 2 * self.share)
 
     def _number(self, key: str) -> int:
@@ -63,14 +63,16 @@ class Holds:
         return zlib.crc32(f"{self.seed} {key}".encode()) % 100 if data else 100
 
     def refuse(self, world: World, keys: Sequence[str]) -> list[DeleteFailure]:
-        """The keys of a request that the store keeps."""
+        """Return the failures for the keys of a request that the store keeps."""
         held = [key for key in keys if key in world.store.objects and self.keeps(key)]
         world.happened[HELD] += len(held)
         return [DeleteFailure(key, "AccessDenied", "a legal hold") for key in held]
 
 
 def a_deleter_dies(world: World, cluster: ClusterHandles) -> None:
-    """A topic is deleted in the controller's log and closed in no journal; thousands of epochs later somebody housekeeps."""
+    """Delete a topic in the controller's log without closing it in any journal; a thousand epochs later housekeeping
+    runs.
+    """
     topics = sorted(world.watch.controller.topics)
     if world.holds.deleter_dies and topics:
         cluster.controller.delete_topic(topics[world.seed % len(topics)])
@@ -80,7 +82,9 @@ def a_deleter_dies(world: World, cluster: ClusterHandles) -> None:
 
 
 def check_vacuumed(world: World) -> None:
-    """Nothing of L1 is left that no journal names, and every deleted topic is forgotten; but for what is held."""
+    """Check that L1 has only objects that journals name and that every deleted topic is forgotten, except for what is
+    held.
+    """
     left = {key for key in world.store.objects if key.startswith("level_one/")} - world.watch.named()
     kept = {key for key in left if key in world.watch.strays or world.watch.is_kept(key)}
     for key in sorted(key for key in left - kept if not world.holds.for_good(key)):

@@ -1,4 +1,4 @@
-"""Where the watch looks into l0gc's processes: the calls of a handle and its answers, and which states a process holds."""
+"""Connects the watch to l0gc's processes: the calls and answers of a handle, and the states that a process holds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def installed(world: World) -> Iterator[None]:
-    """While this holds, the watch of `world` gets every reply to its processes."""
+    """Give the watch of `world` every reply to its processes until the block ends."""
     append, apply = JournalHandle.append, Replica._apply
 
     def watched_append(self: JournalHandle, objects: Sequence[ObjectExtents]) -> AppendResult:
@@ -50,7 +50,8 @@ def installed(world: World) -> Iterator[None]:
             try:
                 apply(self, entry)
             except CorruptObjectError as e:
-                # An entry may need the checkpoint's L1 rows, which are read then; no answer is the store's weather.
+                # An entry may need the checkpoint's L1 rows, which are read at this point; a missing answer is an
+                # expected fault.
                 if struck is None and not isinstance(e, StoreError):
                     raise world.violation(
                         f"a process cannot apply entry {entry.offset} of {self.log.folder}: {e}"
@@ -64,7 +65,7 @@ def installed(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(mock.patch.object(JournalHandle, "append", watched_append))
         stack.enter_context(mock.patch.object(Replica, "_apply", watched_apply))
-        # A task of compute-watermark has a clock of its own; here it is the world's.
+        # A task of compute-watermark has its own clock; here it is the world's.
         task = mock.Mock(side_effect=lambda: Runtime(world.task_clock(), random.Random(0)))
         stack.enter_context(mock.patch.object(l0gc.streamlog.journal.summary, "Runtime", task))
         pool = mock.Mock(side_effect=lambda workers, name: executor(world, workers, name))

@@ -1,8 +1,9 @@
-"""Exceptions of any kind between any two bytecodes of `apply`: Ctrl-C, too little memory, a task's timeout (hazard 29).
+"""Raises exceptions of any kind between any two bytecodes of `apply`: Ctrl-C, too little memory, a task's timeout
+(hazard 29).
 
-The job that it hits ends, as a cell of a notebook does, and its process goes on with the same handles. A separate source
-of chance says which applies are hit, and where, so that a seed does the same up to its first interrupt. Only the chosen
-apply is traced, once on a copy of the state, which shows how many bytecodes there are.
+The interrupted job ends, as a cell of a notebook does, and its process continues with the same handles. A separate
+source of chance chooses the applies and the bytecodes, so that a seed does the same up to its first interrupt. Only the
+chosen apply is traced, once on a copy of the state, which shows how many bytecodes there are.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "applies interrupted"
 _OF_THE_REPLICA = 60
-"""About so many bytecodes belong to the replica, after those of the machine."""
+"""About how many bytecodes belong to the replica, after those of the machine."""
 
 
 class Interrupts:
-    """Draws who is interrupted."""
+    """Chooses the applies that are interrupted."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._chance = random.Random(f"interrupts of {world.seed}")
 
     def strike(self, replica: Replica[Any], entry: StoredEntry) -> AbstractContextManager[list[int] | None]:
-        """What is applied inside may be interrupted; yields None if it is not.
+        """Interrupt, perhaps, what is applied inside the block; yields None if it does not.
 
-        A process that reads a log for the first time is not: it has nothing yet that could be wrong.
+        The first read of a log is not interrupted: the process has no state yet that could be wrong.
         """
         world, thread = self._world, self._world.thread
         if replica.as_of_ms is None or thread is None or (world.alone is not None and thread is world.alone[0]):
@@ -45,6 +46,6 @@ class Interrupts:
         state = copy.deepcopy(replica._state)
         with suppress(CorruptObjectError), interrupted(-1) as steps:
             replica._machine.apply(state, entry)
-        # The state is changed towards the end, after all that is checked.
+        # The state is changed towards the end, after all checks.
         before_end = int(steps[0] * self._chance.random() ** 3)
         return interrupted(steps[0] + _OF_THE_REPLICA - before_end, self._chance.choice(KINDS))

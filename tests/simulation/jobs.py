@@ -1,4 +1,4 @@
-"""The jobs of a cluster: reconcile, merge, expire, housekeep, compute M, sweep, vacuum; and people who change topics."""
+"""The jobs of a cluster: reconcile, merge, expire, housekeep, compute M, sweep, vacuum, and changes of topics by users."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ B = TypeVar("B")
 
 
 Rounds = list[tuple[Round, WrittenL1]]
-"""Rounds of reconcilers whose L1 objects are durable; each may be committed any number of times, by whomever."""
+"""Rounds of reconcilers whose L1 objects are durable; any process may commit each of them, any number of times."""
 
 
 class _Repeating(LocalWorkers[ClusterHandles]):
-    """Some commits are done a second time, as Spark does a task whose answer was lost; others may do each of them, too."""
+    """Repeats some commits, as Spark repeats a task whose answer was lost; other processes may repeat any of them."""
 
     def __init__(self, world: World, cluster: ClusterHandles, rounds: Rounds) -> None:
         super().__init__(cluster)
@@ -66,7 +66,9 @@ class _Repeating(LocalWorkers[ClusterHandles]):
 
 
 def commit_again(world: World, cluster: ClusterHandles, r: Round, written: WrittenL1) -> dict[int, ReconcileResult]:
-    """Commit a round that somebody may have committed before: it counts what has landed, if anything still shows that."""
+    """Commit a round again that may have been committed before, and check that the result counts what is known to have
+    landed.
+    """
     before = _what_landed(world, r, written)
     done = commit_round(cluster, r, written)
     after = _what_landed(world, r, written)
@@ -81,8 +83,9 @@ def commit_again(world: World, cluster: ClusterHandles, r: Round, written: Writt
 
 
 def _what_landed(world: World, r: Round, written: WrittenL1) -> dict[tuple[int, int, int], bool]:
-    """The partitions of a round, as (journal, revision, partition), that a commit has landed of; whether its journal still
-    names one of the objects, or has dropped it."""
+    """Return the partitions of a round, as (journal, revision, partition), for which a commit has landed, and whether
+    its journal still names one of the objects or has dropped it.
+    """
     landed: dict[tuple[int, int, int], bool] = {}
     for (journal, revision), rows in written.files.items():
         l1 = world.watch.shadow(journal).l1
@@ -109,7 +112,7 @@ def reconciler(world: World, process: Process, rounds: Rounds) -> None:
 
 @repeated
 def lifter(world: World, process: Process, rounds: Rounds) -> None:
-    """Lifts what lags: up to an epoch, or so many bytes of it."""
+    """Lifts laggards: up to an epoch, or up to a number of bytes."""
     cluster = world.cluster(process)
     up_to = cluster.controller.snapshot().epoch - world.random.choice([0, 1, 1, 2])
     max_bytes = world.random.choice([None, 1, 500, 5_000])
@@ -124,7 +127,7 @@ def lifter(world: World, process: Process, rounds: Rounds) -> None:
 
 @repeated
 def straggler(world: World, process: Process, rounds: Rounds) -> None:
-    """Commits rounds of others once more, at any later time."""
+    """Commits other processes' rounds again, at any later time."""
     world.sleep(world.random.choice([1.0, 10.0, 60.0]))
     if rounds:
         commit_again(world, world.cluster(process), *world.random.choice(rounds))
@@ -132,7 +135,7 @@ def straggler(world: World, process: Process, rounds: Rounds) -> None:
 
 @repeated
 def housekeeper(world: World, process: Process) -> None:
-    """Looks after all logs; what fails at one journal keeps nothing from being done at the others, and is named."""
+    """Maintains all logs; a failure at one journal prevents nothing at the others, and is named."""
     thread = world.thread
     assert thread is not None
     thread.failed_at = ""
@@ -146,7 +149,9 @@ def housekeeper(world: World, process: Process) -> None:
 
 @repeated
 def life(world: World, process: Process, journal: int | None) -> None:
-    """What goes on while somebody sleeps: records, in one journal or anywhere, and housekeeping that truncates them."""
+    """Continues while another process sleeps: uploads records, in one journal or anywhere, and truncates them by
+    housekeeping.
+    """
     cluster = world.cluster(process)
     state = cluster.controller.snapshot()
     there = sorted(name for name in TOPICS if name in state.topics and journal in state.topics[name].journals)
@@ -155,12 +160,12 @@ def life(world: World, process: Process, journal: int | None) -> None:
     if world.random.random() < 0.5:
         reconcile(cluster)
     world.sleep(world.weather.truncate_min_age_ms / 1000 + 1)
-    housekeep(world.cluster(process))  # of which the listing is new
+    housekeep(world.cluster(process))  # a new process lists anew
 
 
 @repeated
 def merger(world: World, process: Process) -> None:
-    """Merges L1 objects, small ones or all of them."""
+    """Merges L1 objects: small ones or all of them."""
     cluster = world.cluster(process)
     merge(cluster, rule=MergeRule(world.random.choice([6_000, 1 << 30]), 2))
 
@@ -182,7 +187,7 @@ def expirer(world: World, process: Process) -> None:
 
 @repeated
 def retainer(world: World, process: Process) -> None:
-    """Gives topics another retention, and expires by whatever there is then."""
+    """Changes topics' retention, and expires by the retention that is then set."""
     cluster, name = world.cluster(process), world.random.choice(TOPICS)
     if world.random.random() < 0.7:
         ms = world.random.choice([-1, -1, 1, 60_000, HOUR_MS])
@@ -198,7 +203,7 @@ def retainer(world: World, process: Process) -> None:
 
 @repeated
 def evolver(world: World, process: Process) -> None:
-    """Gives a topic its next value schema; somebody else may do so at the same time."""
+    """Gives a topic its next value schema; another process may do so at the same time."""
     cluster, name = world.cluster(process), world.random.choice(TOPICS)
     known = cluster.controller.snapshot().topic(name).value_schema
     number = typed.place_of(known)
@@ -209,7 +214,7 @@ def evolver(world: World, process: Process) -> None:
 
 @repeated
 def vacuumer(world: World, process: Process) -> None:
-    """Deletes what was dropped and what was never named, soon: long before slow runs have ended."""
+    """Deletes dropped and orphaned objects early, long before slow runs have ended."""
     world.sleep(world.weather.epoch_interval_s)
     grace_ms = world.random.choice([1_000, 60_000])
     thread = world.thread
@@ -225,7 +230,7 @@ def vacuum(cluster: ClusterHandles, grace_ms: int, orphan_age_ms: int) -> None:
 
 @repeated
 def topic_keeper(world: World, process: Process) -> None:
-    """Deletes topics and creates them again under their old names."""
+    """Deletes topics, and recreates them under their old names."""
     cluster = world.cluster(process)
     name = world.random.choice(TOPICS)
     if world.random.random() < 0.4:
@@ -235,7 +240,7 @@ def topic_keeper(world: World, process: Process) -> None:
 
 
 class _Executors(LocalWorkers[ClusterHandles]):
-    """Spark without Spark: it takes its time between its tasks."""
+    """Spark's executors without Spark: it pauses between tasks."""
 
     def __init__(self, world: World, cluster: ClusterHandles) -> None:
         super().__init__(cluster, 2)
@@ -253,7 +258,7 @@ class _Executors(LocalWorkers[ClusterHandles]):
 
 
 def _found_meanwhile(world: World) -> None:
-    """A topic is created while M is computed without it; all journals but its own move on (hazard 5)."""
+    """Create a topic while M is computed without it; all journals except its own advance (hazard 5)."""
     in_use = world.watch.controller.journals_in_use()
     if len(in_use) == world.weather.journals or world.random.random() > 0.3:
         return
@@ -272,7 +277,7 @@ def watermark_job(world: World, process: Process) -> None:
 
 
 def compute_watermark(world: World, cluster: ClusterHandles, *, accept_lost: bool = False) -> int:
-    """M, computed and published by the pipeline that the command runs."""
+    """Compute and publish M by the pipeline that the command runs."""
     executors = _Executors(world, cluster)
     listing = partial(read_listing, executors, first_pages=2)
     return run_pipeline(cluster, JournalSource(cluster, executors), listing, accept_lost=accept_lost).watermark
@@ -289,13 +294,13 @@ def sweeper(world: World, process: Process) -> None:
 
 
 def sweep(cluster: ClusterHandles, min_age_ms: int = 0, grace_ms: int = 0) -> int:
-    """How many objects went."""
+    """Sweep, and return how many objects were deleted."""
     return SweepRun(cluster, Sweep(min_age_s=min_age_ms / 1000, grace_s=grace_ms / 1000)).run(2).deleted
 
 
 @repeated
 def cron(world: World, process: Process) -> None:
-    """The whole loop, as an operator has it run: what is reconciled goes soon."""
+    """Runs the whole loop, as an operator does: reconciled objects are soon deleted."""
     run_all(world, world.cluster(process))
 
 

@@ -1,8 +1,8 @@
-"""Locks that know greenlets: the simulated threads of one process exclude each other as real threads do.
+"""Locks for greenlets: the simulated threads of one process exclude each other as real threads do.
 
-All greenlets run in one thread of the machine, so a real lock would either exclude nobody (a re-entrant one) or stop the
-whole simulation. These give the turn back to the scheduler until they are free, and they belong to a greenlet.
-`instead_of_threads` puts them where l0gc asks `threading` for locks.
+All greenlets run in one thread of the machine, so a real lock would either exclude none of them (a re-entrant one) or
+stop the whole simulation. These locks return control to the scheduler until they are free, and belong to a greenlet.
+`instead_of_threads` substitutes them wherever l0gc requests locks from `threading`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Waiter(Protocol):
     """A greenlet that can wait."""
 
     def wait_until(self, free: Callable[[], bool]) -> None:
-        """Let others go on until `free()`. Raises `Crashed` if the process dies meanwhile."""
+        """Let others run until `free()`. Raises `Crashed` if the process dies before that."""
         ...
 
 
 class Lock:
-    """Re-entrant or not; a thread that finds it taken lets others go on."""
+    """A lock, re-entrant or not; a thread that finds it taken lets others run."""
 
     def __init__(self, *, reentrant: bool = False) -> None:
         self._owner: greenlet | None = None
@@ -47,7 +47,7 @@ class Lock:
         self._reentrant = reentrant
 
     def acquire(self, timeout: float = -1) -> bool:
-        """Take it. Nobody has to wait until `timeout`: whoever would is a violation."""
+        """Take the lock. `timeout` is ignored: a thread that had to wait that long would be a violation."""
         me = getcurrent()
         if self._owner is not me or not self._reentrant:
             _wait_until(lambda: self._owner is None)
@@ -60,7 +60,7 @@ class Lock:
 
     def release(self) -> None:
         if self._owner is not getcurrent():
-            return  # the process has died while this thread waited, and with it the lock
+            return  # the process died while this thread waited, and the lock with it
         self._depth -= 1
         if self._depth == 0:
             self._owner = None
@@ -118,7 +118,7 @@ def _wait_until(free: Callable[[], bool]) -> None:
 
 @contextmanager
 def instead_of_threads() -> Iterator[None]:
-    """While this holds, l0gc's handles take their locks from here."""
+    """Give l0gc's handles the locks of this module until the block ends."""
     ours = SimpleNamespace(
         Lock=Lock,
         RLock=lambda: Lock(reentrant=True),

@@ -1,9 +1,9 @@
-"""L0 objects that are lost, or that the store refuses, and somebody who gives up records while everybody else goes on.
+"""Loses L0 objects, or has the store refuse them, and gives up records while all other processes run.
 
-A search of its own, so that the seeds of the others stay what they are: the same processes, and one more that deletes L0
-objects by hand and gives up what lies in them, or tries to give up what can be read. The store also refuses objects of
-logs, and gives out what an L0 object does not hold, once. In the end all that is lost is given up, and what was refused can
-be read again; then M passes it, and every other record is where it was.
+This search is separate, so that the other searches' seeds do not change: the same processes run, and one more that
+deletes L0 objects by hand and gives up their records, or tries to give up readable ones. The store also refuses objects
+of logs, and returns wrong contents of an L0 object once. In the end everything lost is given up, and refused objects
+can be read again; then M passes it, and every other record is unchanged.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ WITHHELD_LOGS = "objects of logs that the store refused"
 
 @dataclass
 class Losses:
-    """What is lost in a seed: the keys of objects, and the values of records in them that may be gone for good.
+    """The losses of a seed: the keys of lost objects, and the values of their records, which may be gone for good.
 
-    `withheld` are the keys of objects that the store refuses, and has: their records are never given up.
+    `withheld` are the keys of objects that the store refuses but has: their records are never given up.
     """
 
     keys: set[str] = field(default_factory=set)
@@ -45,7 +45,7 @@ class Losses:
 
 
 class Held(NamedTuple):
-    """An unreconciled extent of a live topic, and the first of its offsets that is not deleted."""
+    """An unreconciled extent of a live topic, and its first offset that is not deleted."""
 
     topic: Topic
     extent: Extent
@@ -53,7 +53,7 @@ class Held(NamedTuple):
 
 
 def held(world: World) -> Iterator[Held]:
-    """All of them, as the journals have them."""
+    """Yield all such extents, as the journals list them."""
     for topic in sorted(world.watch.controller.topics.values(), key=lambda t: t.name):
         for partition_range in topic.partition_ranges():
             known = world.watch.shadow(partition_range.journal).state.topic(topic.revision)
@@ -64,7 +64,7 @@ def held(world: World) -> Iterator[Held]:
 
 
 def loser(world: World, process: Process) -> None:
-    """Loses an object, or none, and gives up what is lost, or tries it with what is not."""
+    """Loses an object, or none, and gives up lost records, or tries to give up records that are not lost."""
     losses, chance = _losses(world), world.random
     world.sleep(chance.choice([0.1, 5.0, 60.0]))
     there = sorted({h.extent.key for h in held(world)} & world.store.objects.keys())
@@ -86,9 +86,10 @@ def loser(world: World, process: Process) -> None:
 
 
 def give_all_up(world: World, cluster: ClusterHandles) -> None:
-    """Give up all that is lost, and lift the rest; nothing fails any more.
+    """Give up everything lost, and lift the rest, without faults.
 
-    Each round ends at least the first extent that waits in each partition. Raises `Violation` after one that ends none.
+    Each round removes at least the first waiting extent of each partition. Raises `Violation` after a round that
+    removes none.
     """
     losses = _losses(world)
     losses.withheld.clear()
@@ -145,7 +146,7 @@ def _try(world: World, cluster: ClusterHandles, h: Held) -> None:
 
 
 def given_up(world: World, topic: Topic, partition: int) -> set[int]:
-    """All offsets of a partition that were ever given up."""
+    """Return all offsets of a partition that were ever given up."""
     shadow = world.watch.shadow(topic.journal_of(partition)).topics.get(topic.revision)
     part = None if shadow is None else shadow.parts.get(partition)
     return set() if part is None else part.given_up

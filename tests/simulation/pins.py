@@ -1,4 +1,4 @@
-"""Pins: who creates and deletes them, and who replays as of one."""
+"""Creates and deletes pins, and replays as of one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.merge import merge
 
 @repeated
 def pinner(world: World, process: Process) -> None:
-    """Creates a pin, renews it in some seeds, and looks later whether all that it promises is there; or deletes a pin."""
+    """Creates a pin, renews it in some seeds, and checks later that all that it promises exists; or deletes a pin."""
     cluster, name = world.cluster(process), world.random.choice(["a", "b"])
     if world.random.random() < 0.2:
         cluster.controller.delete_pin(name)
@@ -39,13 +39,13 @@ def pinner(world: World, process: Process) -> None:
 
 
 def _replay(world: World, cluster: ClusterHandles, pin: Pin, live: set[str]) -> None:
-    """A replay as of a pin finds all that it names, while the pin lives."""
+    """Check that a replay as of a pin finds all that it names, while the pin lives."""
     misreads = world.answers.misreads
     for journal, as_of in pin.ends or ():
         try:
             state = cluster.journal_as_of(journal, as_of).catch_up()
         except StoreError:
-            raise  # the store's weather
+            raise  # an expected fault
         except CorruptObjectError as e:
             if pin.revision in world.watch.promises.kept and world.answers.misreads == misreads:
                 raise world.violation(f"journal {journal} cannot be replayed as of {pin}: {e}") from e
@@ -65,7 +65,7 @@ def _replay(world: World, cluster: ClusterHandles, pin: Pin, live: set[str]) -> 
 
 
 def in_the_quiet(world: World, cluster: ClusterHandles) -> None:
-    """Nothing fails, and a pin lives while all goes on that lets something go; who deletes then knows the pin."""
+    """Create a pin in the quiet while everything runs that can delete; every deleter then knows the pin."""
     if not world.weather.pins:
         return
     pin = create_pin(cluster, "quiet", HOUR_MS)
@@ -85,6 +85,6 @@ def in_the_quiet(world: World, cluster: ClusterHandles) -> None:
 
 
 def pass_all(world: World) -> None:
-    """Time passes until the last pin has ended."""
+    """Let time pass until the last pin has ended."""
     ends = [p.end_ms for p in world.watch.controller.pins.values()]
     world.clock.ms = max([world.clock.ms, *ends])

@@ -1,4 +1,4 @@
-"""What living pins promise, counted by rules of its own."""
+"""The promises of living pins, counted by separate rules."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Promises:
-    """What must stay while pins live: all that journals name from the moment on at which a pin takes effect.
+    """What must stay while pins live: all that journals name from the time at which a pin takes effect.
 
-    A pin that a restored controller log brings back has promised nothing more.
+    A pin that a restored controller log brings back promises nothing.
     """
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Promises:
         self._ended: set[int] = set()
 
     def see(self, watch: Watch) -> None:
-        """Something has landed in a log."""
+        """Note an entry that has landed in a log."""
         living = self._living(watch)
         self._ended |= self.kept.keys() - {p.revision for p in living}
         self.kept = {p.revision: self.kept.get(p.revision, set()) for p in living if p.revision not in self._ended}
@@ -33,7 +33,7 @@ class Promises:
                 self.kept[p.revision] |= watch.named() if p.level_one else watch.named() | watch.live.keys()
 
     def check_deleted(self, watch: Watch, key: str, objects: Mapping[str, object]) -> None:
-        """Raises `Wrong` if a pin still keeps what is gone, or needs it for a replay as of it."""
+        """Raise `Wrong` if a pin still keeps the deleted object, or needs it for a replay as of the pin."""
         for p in self._living(watch):
             if key in self.kept.get(p.revision, ()):
                 raise Wrong(f"{key} was deleted, though {p} keeps it")
@@ -42,7 +42,7 @@ class Promises:
             self._check_log(p, key, CONTROLLER_LOG, p.offset, objects)
 
     def check_published(self, watch: Watch, m: int) -> None:
-        """Raises `Wrong` if M passes what a pin holds."""
+        """Raise `Wrong` if M passes what a pin holds."""
         for p in self._living(watch):
             if p.revision in self.kept and not p.level_one and m > max(watch.watermark, p.watermark):
                 raise Wrong(f"M = {m} was published, though {p} holds it")

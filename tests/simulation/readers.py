@@ -1,4 +1,4 @@
-"""What reads while everything moves, and what must be found then."""
+"""Reads while everything moves, and checks what must be found."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.simulation.world import Process, World
 
 @repeated
 def reader(world: World, process: Process) -> None:
-    """Reads everything; a record is never seen twice, nor another one where an acknowledged one is."""
+    """Reads everything; no record is read twice, and none is read in place of an acknowledged one."""
     cluster = world.cluster(process)
     for topic in cluster.controller.snapshot().topics.values():
         check_topic(world, cluster, topic, complete=False)
 
 
 def _meanwhile(world: World) -> None:
-    """A slow reader: what it has yet to read moves."""
+    """Slow the reader down, and move what it has yet to read."""
     if world.random.random() < 0.7:
         world.sleep(5.0)
         return
@@ -34,14 +34,14 @@ def _meanwhile(world: World) -> None:
 
 
 def _beyond(world: World, topic: Topic, partition: int, offset: int, at_most: int = 1 << 62) -> int:
-    """The first offset from this one on, but not above `at_most`, that was not given up."""
+    """Return the first offset from this one on, but not above `at_most`, that was not given up."""
     while offset < at_most and offset in given_up(world, topic, partition):
         offset += 1
     return offset
 
 
 def check_topic(world: World, cluster: ClusterHandles, topic: Topic, *, complete: bool) -> dict[int, list[bytes]]:
-    """Read a topic, and hold it against what was acknowledged before the reading began."""
+    """Read a topic, and compare it with what was acknowledged before the reading began."""
     acknowledged = {p: dict(world.watch.acknowledged.get((topic.topic_id, p), {})) for p in range(topic.partitions)}
     starts = [world.watch.log_start(topic, p) for p in range(topic.partitions)]
     values: dict[int, list[bytes]] = {p: [] for p in range(topic.partitions)}
@@ -66,12 +66,12 @@ def check_topic(world: World, cluster: ClusterHandles, topic: Topic, *, complete
             if world.thread is not None and world.random.random() < 0.15:
                 _meanwhile(world)
     except StoreError:
-        raise  # the store's weather
+        raise  # an expected fault
     except (CorruptObjectError, ObjectNotFoundError, PartitionClosedError) as e:
         if isinstance(e, CorruptObjectError) and world.losses is not None and not complete:
-            return values  # it is lost, and nobody has given it up
+            return values  # it is lost, but not yet given up
         if not world.watch.is_live(topic) or world.answers.misreads > misreads:
-            raise  # its objects may go before its journals are closed; or the store has misled it
+            raise  # its objects may be deleted before its journals are closed; or the store has misled it
         raise world.violation(f"{topic.name}: {e}") from e
     for p in values:
         now = _beyond(world, topic, p, world.watch.log_start(topic, p))

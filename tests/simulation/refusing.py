@@ -1,7 +1,7 @@
-"""A store that answers reads and takes no more writes: it is full, or may no longer be written to.
+"""A store that answers reads but takes no more writes: it is full, or write-protected.
 
-Two things must hold then. Whatever a command is at, it comes to an end, with an error or without. And where the store still
-deletes, garbage can go, since that is how a full store gets room: the run's record is kept elsewhere, or not at all.
+Two rules must hold then. Every command ends, with or without an error. If the store still deletes, garbage can be
+deleted, since that is how a full store gets room: the run's record is kept elsewhere, or not at all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.memory_store import Call
 
 WRITES = ("put", "put_if_absent", "put_if_match")
 STEPS = 1500
-"""A command that has not ended after so many calls will not end: the longest take some hundred."""
+"""A command that has not ended after this many calls will not end: the longest commands make some hundred calls."""
 COMMANDS: tuple[Callable[[World], Body], ...] = (
     lambda w: actors.uploader(w, 1, 10.0),
     lambda w: actors.duo(w, 1),
@@ -40,7 +40,7 @@ SWEPT_FULL = "sweeps of a full store"
 
 
 def nothing_is_written(world: World) -> None:
-    """Housekeeping, and some other commands, one after another, on a store that takes no writes: each of them ends."""
+    """Run housekeeping and some other commands, one after another, on a store that takes no writes: each must end."""
     some = world.random.sample(COMMANDS, 3)
     with world.quietly(), _refusing(world, lambda call: call.kind in (*WRITES, "delete")):
         for command in (lambda w: jobs.housekeeper(w, 1), *some):
@@ -54,8 +54,10 @@ def nothing_is_written(world: World) -> None:
 
 
 def full(world: World) -> None:
-    """A sweep on a store that takes no writes and still deletes; what M allows goes, whatever becomes of the record, unless
-    the store's clock cannot be relied on."""
+    """Sweep a store that takes no writes but still deletes.
+
+    What M allows is deleted with or without a record, unless the store's clock cannot be relied on.
+    """
     misled: list[L0gcError] = []
 
     def body(process: Process) -> Callable[[], None]:
@@ -73,7 +75,7 @@ def full(world: World) -> None:
         return run
 
     if world.losses is not None:
-        world.losses.withheld.clear()  # no sweep goes on where it cannot be known whether a journal was set back
+        world.losses.withheld.clear()  # a sweep stops if it cannot be known whether a journal was set back
     with world.quietly():
         cluster = world.cluster()
         housekeep(cluster, barrier=True)
@@ -90,7 +92,7 @@ def full(world: World) -> None:
 
 @contextmanager
 def _refusing(world: World, refused: Callable[[Call], bool]) -> Iterator[None]:
-    """While this holds, the store refuses these calls: nobody knows why, and none of them ever lands."""
+    """Let the store refuse these calls without a reason until the block ends; none of them ever lands."""
 
     def refuse(call: Call) -> None:
         if refused(call):

@@ -1,7 +1,7 @@
-"""What a retention lets go, counted by rules of its own: what leaves by it, and what would have to leave and is there.
+"""Checks retention by separate rules: what it deletes, and what it would have to delete but did not.
 
-Kafka's rules, where a segment is an L1 object: by time, the oldest objects whose newest records are older; by size, the
-oldest ones without which the others are still as large. What is not in L1 never leaves.
+The rules are Kafka's, with an L1 object as a segment: by time, the oldest objects whose newest records are older; by
+size, the oldest ones without which the others still have that size. What is not in L1 is never deleted.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from tests.simulation.watch import Watch
 
 Retentions = dict[str, set[Retention]]
-"""By a topic's id, each retention that it had while somebody was at work."""
+"""By a topic's id, each retention that it had while processes were active."""
 _ENTRY = msgspec.msgpack.Decoder(JournalEntry)
 
 
 def check_expiry(shadow: Shadow, payload: bytes, retentions: Retentions, now_ms: int) -> None:
-    """Raises `Wrong` if an entry that is about to land deletes records which no retention lets go.
+    """Raise `Wrong` if an entry that is about to land deletes records that no retention allows to delete.
 
-    Objects may have been merged since the entry was decided, into smaller ones. So all that there ever were count as what
-    is left, which is more than there was then.
+    Objects may have been merged since the entry was decided, into smaller ones. So all objects that ever existed count
+    as remaining, which is more than there were then.
 
     Args:
         now_ms: by the store's clock, or later.
@@ -53,7 +53,7 @@ def check_expiry(shadow: Shadow, payload: bytes, retentions: Retentions, now_ms:
 
 
 def left_over(watch: Watch, now_ms: int) -> str:
-    """What is still there, though its topic's retention has it leave; '' if nothing is."""
+    """Return an object that its topic's retention should have deleted; '' if there is none."""
     state = watch.controller
     for topic in state.topics.values():
         retention = state.retention(topic)

@@ -1,4 +1,4 @@
-"""One seed from beginning to end: a cluster under faults, then quiet, then nothing may be left over or missing."""
+"""Runs one seed from beginning to end: a cluster under faults, then quiet, then nothing may be left over or missing."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ CRASHES = "processes crashed"
 RECORDS = "records acknowledged"
 SWEPT = "objects swept in the end"
 MAX_STEPS = 1800
-"""Of each of the two busy phases of a seed; the event between them has a third as many."""
+"""The steps of each of the two busy phases of a seed; the event between them has a third as many."""
 
 SOME = {"pins": 0.3, "renewals of pins": 0.5, "schemas": 0.2, "shared objects": 0.4}
-"""How many of the seeds have pins, of these renewals, value schemas, and partitions that share L1 objects; the others take
-the same steps as without any.
+"""The share of seeds with pins, the share of these with renewals, and the shares with value schemas and with shared L1
+objects; the other seeds take the same steps as without any.
 """
 
 RETRIES = 8
-"""How often an upload may be refused in the quiet end: a few times for each journal that its process has slept on."""
+"""How often an upload may be refused in the quiet end: a few times for each journal that has moved on without its
+process.
+"""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What a seed did.
 
-    `happened` counts it by name, `states` are the distinct states that it came through, `digest` is over all that is left.
+    `happened` counts events by name, `states` are the distinct states of the whole, `digest` is over all that is left.
     """
 
     seed: int
@@ -54,7 +56,7 @@ class Outcome:
 
 
 def simulate(seed: int, *, loses: bool = False) -> Outcome:
-    """Run a seed, in which L0 objects are lost or not. Raises `Violation` if an invariant does not hold."""
+    """Run a seed, with or without losses of L0 objects. Raises `Violation` if an invariant does not hold."""
     chance = random.Random(seed)
 
     def has(what: str) -> bool:
@@ -75,7 +77,7 @@ def simulate(seed: int, *, loses: bool = False) -> Outcome:
 
 @contextmanager
 def world_of(seed: int, chance: random.Random, weather: Weather, holds: Holds) -> Iterator[World]:
-    """An empty world; while this holds, l0gc's processes run in it."""
+    """Yield an empty world, in which l0gc's processes run until the block ends."""
     with instead_of_threads(), weather.applied(), holds.applied(), tempfile.TemporaryDirectory() as scratch:
         world = World(seed, chance, weather, Faults().times(weather.trouble), holds)
         world.scratch = scratch
@@ -87,7 +89,7 @@ def to_the_end(world: World, run: Callable[[World], Outcome]) -> Outcome:
     """Run a seed in its world, once that is set up. Raises `Violation`."""
     try:
         return run(world)
-    except L0gcError as e:  # of the operator's own doings, which never fail
+    except L0gcError as e:  # the operator's own actions never fail
         raise world.violation(f"{type(e).__name__}: {e}") from e
     finally:
         if world.failed is not None:
@@ -95,7 +97,7 @@ def to_the_end(world: World, run: Callable[[World], Outcome]) -> Outcome:
 
 
 def found(world: World) -> None:
-    """A cluster with its first topics, and some foreign keys beside it."""
+    """Create a cluster with its first topics, and some foreign keys next to it."""
     cluster = world.cluster()
     cluster.controller.bootstrap(shards=LAYOUT.shards, journals=world.weather.journals)
     for name in actors.TOPICS[:-1]:
@@ -126,7 +128,7 @@ def _run(world: World) -> Outcome:
 
 
 def come_to_rest(world: World, work: events.Work) -> Outcome:
-    """Faults stop, and all that nobody needs goes; then everything is looked at."""
+    """Stop the faults, delete all garbage, and check everything."""
     survivors = _survivors(world)
     world.faults = Faults.none()
     swept = _drain(world, survivors)
@@ -144,12 +146,12 @@ def come_to_rest(world: World, work: events.Work) -> Outcome:
 
 
 def _survivors(world: World) -> list[Process]:
-    """Uploaders that have come to an end by themselves, with their handles as they are."""
+    """Return the uploaders that have ended without a crash, with their present handles."""
     return [p for p in world.processes if p.kept is not None]
 
 
 def _drain(world: World, survivors: list[Process]) -> int:
-    """Liveness: once faults stop, everybody can upload, and nothing that nobody needs is left, without a barrier."""
+    """Check liveness: once faults stop, every process can upload, and no garbage is left, without a barrier."""
     cluster = world.cluster()
     world.clock.ms += LATEST_MS + 1
     world.land_late(world.clock.ms)
@@ -175,14 +177,14 @@ def _drain(world: World, survivors: list[Process]) -> int:
             actors.upload(world, cluster, name, actors.new_lines(world, "late"))
     needed = set(world.store.objects) - needed
     while expire(cluster).partitions:
-        pass  # what leaves by size may have kept what comes after it from leaving by time, as in Kafka
+        pass  # what leaves by size may have kept later objects from leaving by time, as in Kafka
     if left := retention.left_over(world.watch, world.clock.ms):
         raise world.violation(left)
     m = jobs.compute_watermark(world, cluster)
     swept = jobs.sweep(cluster)
     for _ in range(3):  # epochs of grace
         _later(world, cluster.controller.advance)
-    for _ in range(2):  # a dropped shared object goes once the fence of an earlier vacuum has passed its stamp
+    for _ in range(2):  # a dropped shared object is deleted once the fence of an earlier vacuum has passed its stamp
         jobs.vacuum(cluster, 0, 0)
     holds.check_vacuumed(world)
     for key in sorted(world.store.objects):
@@ -208,13 +210,15 @@ def _uploads(world: World, process: Process, cluster: ClusterHandles, topic: str
 
 
 def _later(world: World, do: Callable[[], object]) -> None:
-    """Do it when the epoch interval has passed."""
+    """Do it after the epoch interval has passed."""
     world.clock.ms += int(world.weather.epoch_interval_s * 1000) + 1000
     do()
 
 
 def _check_all(world: World, work: events.Work) -> None:
-    """Every acknowledged record can be read; what jobs and queries have written is there once, that of jobs in order."""
+    """Check that every acknowledged record can be read, and that what jobs and queries wrote is there once, that of
+    jobs in order.
+    """
     cluster = world.cluster()
     lost = set[bytes]() if world.losses is None else world.losses.values
     for topic in sorted(cluster.controller.snapshot().topics.values(), key=lambda t: t.name):

@@ -1,17 +1,17 @@
-"""Parts of a bucket are put back to an older copy, and everybody tries to go on (hazard 38): `set_back(seed)`.
+"""Puts parts of a bucket back to an older copy, and lets every command try to continue (hazard 38): `set_back(seed)`.
 
-A cluster works under faults; a copy is taken at any moment, and work goes on, so that what the copy names is merged, swept
-and deleted. Then everything stops, and some parts are put back to the copy: logs of journals, boundaries, `published.json`,
-L1 and L0 objects, the controller log. Each command is tried in any order. It refuses, or does no harm:
+A cluster works under faults; a copy is taken at some moment, and work continues, so that what the copy names is merged,
+swept and deleted. Then everything stops, and some parts are put back to the copy: logs of journals, boundaries,
+`published.json`, L1 and L0 objects, the controller log. The commands run in random order. Each refuses, or does no harm:
 
-- a log that went back stays as it is, and nothing goes that the newest logs need;
-- with the newest put back, all is there, and the cluster works as ever;
-- where the newest is gone for good, an operator follows docs/work/operate-logs.md. Then nothing goes that the lost part may
-  have named, what the copy had is there, and the cluster works as ever;
-- where `published.json` went back with a log, nobody can notice that. What the remaining logs name stays;
-- where it is lost, and its copy is there, nothing goes until it is put back or an operator accepts that.
+- a log that went back does not change, and nothing that the newest logs need is deleted;
+- once the newest state is put back, everything is there, and the cluster works as before;
+- if the newest is gone for good, an operator follows docs/work/operate-logs.md. Then nothing is deleted that the lost part
+  may have named, what the copy had is there, and the cluster works as before;
+- if `published.json` went back with a log, this cannot be noticed. What the remaining logs name stays;
+- if it is lost, and its copy is there, nothing is deleted until it is put back or an operator accepts the loss.
 
-Nothing but the seed decides what happens. The seeds are others than those of `simulate`, and shift none of them.
+Only the seed decides what happens. These seeds are independent of those of `simulate`, and change none of them.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ REFUSED = "commands refused because a journal was set back"
 ACCEPTED = "journals that an operator accepted as they were"
 FOR_GOOD = "newest logs that are gone for good"
 STEPS = 600
-"""Of the busy phase before a copy is taken; at most half as many follow, and as many in the end."""
+"""Steps of the busy phase before a copy is taken; at most half as many follow, and as many at the end."""
 DAYS = 3
-"""On so many days work goes on after the copy was taken."""
+"""How many days work continues after the copy was taken."""
 
 
 def set_back(seed: int) -> Outcome:
@@ -100,7 +100,7 @@ def _run(world: World) -> Outcome:
 
 
 def _everything_stops(world: World, work: Work) -> None:
-    """All processes end, late writes land, and handles and sessions are forgotten."""
+    """End all processes, land late writes, and forget handles and sessions."""
     world.stop()
     world.while_one_sleeps = None
     world.clock.ms += LATEST_MS + 1
@@ -112,7 +112,7 @@ def _everything_stops(world: World, work: Work) -> None:
 
 
 def _a_day(world: World) -> None:
-    """What a copy names is lifted, merged, expired, swept, deleted, in any order."""
+    """Lift, merge, expire, sweep and delete what a copy names, in any order."""
     world.clock.ms += world.random.choice([HOUR_MS, 12 * HOUR_MS, 2 * DAY_MS])
     world.cluster().controller.tick_if_due()
     doings: list[Callable[[ClusterHandles], object]] = [
@@ -157,7 +157,7 @@ def _delete_records(world: World, cluster: ClusterHandles) -> None:
 
 
 def _gc(world: World, process: Process, cluster: ClusterHandles) -> None:
-    """The steps of `l0gc gc`, with ages as they are by default. What fails keeps no later one from running."""
+    """Run the steps of `l0gc gc` with its default ages. A failed step prevents no later one."""
     steps: list[Callable[[ClusterHandles], object]] = [
         housekeep,
         reconcile,
@@ -208,10 +208,10 @@ def _count(world: World, e: L0gcError) -> None:
 
 
 def _everybody_tries(world: World, work: Work, refused: Restore | None) -> None:
-    """Each command is run by a separate process, one after another; in a part of the seeds, under faults.
+    """Run each command in its own process, one after another; in some seeds, under faults.
 
     Args:
-        refused: the logs of this one have to stay as they are.
+        refused: its logs must not change.
     """
     before, faults = _logs(world, refused), world.faults
     world.faults = faults if world.random.random() < 0.3 else Faults.none()
@@ -249,7 +249,7 @@ def _once(world: World, name: str, command: Command) -> actors.Body:
 
 
 def _logs(world: World, restore: Restore | None) -> dict[str, bytes]:
-    """The logs that were set back."""
+    """Return the logs that were set back."""
     if restore is None:
         return {}
     folders: Iterable[str] = [journal_log(j) for j in restore.journals]
@@ -262,7 +262,7 @@ def _logs(world: World, restore: Restore | None) -> dict[str, bytes]:
 
 
 def _recover(world: World, work: Work, restore: Restore, copy: Copy) -> None:
-    """What docs/work/operate-logs.md says where the newest logs are gone for good."""
+    """Follow docs/work/operate-logs.md for newest logs that are gone for good."""
     cluster, watch, accepted = world.cluster(), world.watch, set[int]()
     for journal in sorted(restore.journals):
         copy.put_boundary_back(world, journal)
@@ -291,7 +291,7 @@ def _recover(world: World, work: Work, restore: Restore, copy: Copy) -> None:
 
 
 def _accept_or_put_back(world: World, newest: Copy) -> None:
-    """What docs/work/operate-logs.md says where `published.json` is lost, and no log is set back any more."""
+    """Follow docs/work/operate-logs.md for a lost `published.json`, once no log is set back any more."""
     with world.quietly():
         if world.random.random() < 0.5:
             newest.put_back(world, PUBLISHED_WATERMARK, newer_vanish=False)
@@ -304,7 +304,7 @@ def _accept_or_put_back(world: World, newest: Copy) -> None:
 
 
 def _check_published(world: World, restore: Restore, newest: Copy) -> None:
-    """It has the end of every journal, and the epoch, so that older ones can be noticed."""
+    """Check that the published watermark has the end of every journal and the epoch, which reveal older ones."""
     known = ends(newest.objects[PUBLISHED_WATERMARK])
     for journal in restore.journals:
         if known.get(f"journal {journal}", (0, Place()))[1].offset < newest.shadows[journal].offset:

@@ -1,7 +1,7 @@
-"""One journal as the world sees it written: its log replayed entry by entry, and what its partitions may still need.
+"""One journal as the world sees it written: its log, replayed entry by entry, and what its partitions may still need.
 
-Everything that is checked is counted here, by rules of its own: the window, the offsets, what is unreconciled, how far each
-producer and each input has got. l0gc's state machine runs beside it, for what it is compared with, and is believed nothing.
+All numbers that are checked are counted here by separate rules: the window, the offsets, the unreconciled records, how
+far each producer and each input has got. l0gc's state machine runs next to it only for comparison.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _ENTRY = msgspec.msgpack.Decoder(JournalEntry)
 
 @dataclass(frozen=True)
 class Live:
-    """An unreconciled extent: in block `block` of the journal's part of the object, which begins at byte `start`."""
+    """An unreconciled extent, in block `block` of the journal's part of the object, which begins at byte `start`."""
 
     key: str
     epoch: int
@@ -60,7 +60,7 @@ class Live:
 class Part:
     """A partition; `batches` has the number of records that landed at each first offset.
 
-    `given_up` has all offsets that ever were given up.
+    `given_up` has all offsets that were ever given up.
     """
 
     next_offset: int = 0
@@ -73,7 +73,7 @@ class Part:
 
 @dataclass
 class TopicShadow:
-    """One incarnation of a topic, as far as it lies in this journal."""
+    """One incarnation of a topic, as far as it is in this journal."""
 
     revision: int
     topic_id: str
@@ -83,7 +83,7 @@ class TopicShadow:
 
 @dataclass
 class Run:
-    """A producer's newest run here; `inputs` has how far each input got, and when."""
+    """A producer's newest run in this journal; `inputs` has how far each input got, and when."""
 
     epoch: int
     run: str
@@ -93,7 +93,7 @@ class Run:
 
 
 class Fingerprint(NamedTuple):
-    """Numbers for what a state says, and for its L1 rows; None for the second if it was read without them."""
+    """Numbers for a state and for its L1 rows; None for the second if it was read without them."""
 
     head: int
     rows: int | None
@@ -103,7 +103,7 @@ class Fingerprint(NamedTuple):
 
 
 def fingerprint(state: JournalState) -> Fingerprint:
-    """The same for two states that say the same, as far as anybody could see."""
+    """Return a fingerprint that is the same for two states without an observable difference."""
     topics = [
         (
             t.revision,
@@ -128,7 +128,7 @@ def fingerprint(state: JournalState) -> Fingerprint:
 
 @dataclass
 class Shadow:
-    """What a journal's log says. `prints` has a fingerprint of the state after each entry."""
+    """The contents of a journal's log. `prints` has a fingerprint of the state after each entry."""
 
     journal: int
     state: JournalState = field(default_factory=JournalState)
@@ -149,21 +149,23 @@ class Shadow:
     # -- what may still be needed ---------------------------------------------------------------------------------------
 
     def needs(self, revision: int, partition: int) -> int:
-        """The lowest epoch that something unreconciled in a partition has, or that may still land in it."""
+        """Return the lowest epoch that unreconciled records of a partition have, or that may still land in it."""
         topic = self.topics.get(revision)
         part = topic.parts.get(partition) if topic is not None else None
         live = [x.epoch for x in part.live] if part is not None else []
         return min([max(self.previous, revision), *live])
 
     def keys(self, topic_id: str) -> Iterator[str]:
-        """The L0 objects that hold unreconciled records of a topic, one for each extent."""
+        """Yield the L0 objects that hold unreconciled records of a topic, one for each extent."""
         for topic in self.topics.values():
             if topic.topic_id == topic_id and not topic.closed:
                 for part in topic.parts.values():
                     yield from (x.key for x in part.live)
 
     def abstract(self, epoch: int) -> tuple[int, ...]:
-        """The journal, as far as the rules distinguish it from others: distances between epochs, and small counts."""
+        """Return the journal as far as the rules distinguish it from others: distances between epochs, and small
+        counts.
+        """
         parts = [p for t in self.topics.values() if not t.closed for p in t.parts.values()]
         lowest = min([self.previous, *(x.epoch for p in parts for x in p.live)])
         return (
@@ -281,7 +283,7 @@ class Shadow:
         known.next_sequence, known.time_ms = b.sequence + 1, time_ms
 
     def _forget_producers(self, time_ms: int) -> None:
-        """Forget what the state has forgotten, if it may."""
+        """Forget what the state has forgotten, if that is allowed."""
         old = time_ms - PRODUCER_EXPIRY_MS
         for producer_id, run in list(self.producers.items()):
             kept = self.state.producers.get(producer_id)
@@ -345,7 +347,7 @@ class Shadow:
 
     @staticmethod
     def _given_up(topic: TopicShadow, name: str, ranges: Ranges, world: LandingWorld) -> None:
-        """Only records that are not in L1, and lie in objects that are lost, become a hole (hazard 35)."""
+        """Check that only records of lost objects, and not in L1, become a hole (hazard 35)."""
         for p, base, last in ranges:
             part = topic.parts.get(p, Part())
             for x in part.live:
@@ -360,7 +362,7 @@ class Shadow:
     # -- the state beside it ----------------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
-        """The state says what is counted here; and M(p) no more than that."""
+        """Compare the state with what is counted here, and check that its M(p) is not higher."""
         s = self.state
         if (s.previous_applied_epoch, s.max_applied_epoch) != (self.previous, self.newest):
             raise Wrong(f"has a state with window {s.window}, not [{self.previous}, {self.newest}]")
@@ -389,7 +391,7 @@ class Shadow:
 
 @dataclass(frozen=True)
 class LandingWorld:
-    """What else an entry is held against."""
+    """Facts of the world with which an entry is compared."""
 
     objects: Mapping[str, Any]
     epoch: int

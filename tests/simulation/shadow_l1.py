@@ -1,7 +1,8 @@
-"""What a journal's log says of L1, counted by rules of its own: which objects each partition has, and what it has dropped.
+"""L1 according to a journal's log, counted by separate rules: which objects each partition has, and which it has
+dropped.
 
-An object is named from the entry that adds it until an entry takes it away; from then on it is dropped, until it is purged.
-A shared object is named for each partition by itself, and dropped when the last of them lets it go.
+An object is named from the entry that adds it until an entry removes it; then it is dropped, until it is purged. A
+shared object is named for each partition separately, and dropped when the last of them releases it.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Ranges = list[tuple[int, int, int]]
 
 
 class Wrong(Exception):
-    """What does not hold."""
+    """A condition that does not hold."""
 
 
 @dataclass(frozen=True)
 class Span:
-    """Which records an L1 object holds, its stamp `epoch`, its size, and the newest timestamp in it."""
+    """The records that an L1 object holds, its stamp `epoch`, its size, and the newest timestamp in it."""
 
     base: int
     last: int
@@ -53,7 +54,7 @@ class Dropped:
 
 @dataclass
 class L1Shadow:
-    """L1 of one journal."""
+    """The L1 objects of one journal."""
 
     journal: int = 0
     fence: int = 0
@@ -66,14 +67,14 @@ class L1Shadow:
     # -- entries ----------------------------------------------------------------------------------------------------------
 
     def edited(self, name: str, t: EditedTopic, there: Iterable[str], now: tuple[int, int]) -> tuple[Ranges, Ranges]:
-        """Take what an edit adds and removes; returns the runs of records that both hold."""
+        """Take what an edit adds and removes; return the runs of records in both."""
         files, gone = self._files(name, t.revision, t.added), self._files(name, t.revision, t.removed)
         added = [*files, *self.spans_of_shared(name, t)]
         self._change(t.revision, added, gone, there, now)
         return _ranges(added), _ranges(gone)
 
     def drained(self, revision: int, ranges: Ranges, now: tuple[int, int]) -> None:
-        """What a drain has added replaces shared objects: exactly their records of these partitions."""
+        """Check that what a drain has added replaces shared objects: exactly their records of these partitions."""
         for p, base, last in ranges:
             files = self.files.get((revision, p), {})
             gone = {k: f for k, f in files.items() if is_shared(k) and base <= f.base and f.last <= last}
@@ -84,14 +85,14 @@ class L1Shadow:
                 self._drop(revision, files, key, now)
 
     def begins(self, revision: int, starts: dict[int, int], now: tuple[int, int]) -> None:
-        """What is wholly below the new starts goes."""
+        """Drop what is wholly below the new starts."""
         for p, start in starts.items():
             files = self.files.get((revision, p), {})
             for key in [k for k, f in files.items() if f.last < start]:
                 self._drop(revision, files, key, now)
 
     def closed(self, revision: int, now: tuple[int, int]) -> None:
-        """A topic is gone: all that it has is dropped."""
+        """Drop all objects of a deleted topic."""
         for place in [place for place in self.files if place[0] == revision]:
             files = self.files[place]
             for key in list(files):
@@ -99,7 +100,7 @@ class L1Shadow:
             del self.files[place]
 
     def purged(self, names: bytes, there: Iterable[str]) -> None:
-        """Forget what is gone from the bucket."""
+        """Forget objects that are deleted from the bucket."""
         wanted = {bytes(n) for n in unpack(names, NAME)}
         for key in [k for k, d in self.dropped.items() if d.name in wanted]:
             if key in there:
@@ -109,7 +110,7 @@ class L1Shadow:
     # -- checks -----------------------------------------------------------------------------------------------------------
 
     def check(self, revision: int, partition: int, reconciled: int) -> None:
-        """The L1 objects of a partition hold its reconciled records without a gap."""
+        """Check that the L1 objects of a partition hold its reconciled records without a gap."""
         files = sorted(self.files.get((revision, partition), {}).values(), key=lambda f: f.base)
         for before, after in pairwise(files):
             if after.base != before.last + 1:
@@ -120,12 +121,14 @@ class L1Shadow:
             )
 
     def rows_in_state(self, revision: int) -> set[tuple[int, int, int, bytes]]:
-        """What the state should list of a topic: the partition, the first and the last record, and the object's name."""
+        """Return what the state should list of a topic: the partition, the first and the last record, and the object's
+        name.
+        """
         mine = [(place[1], files) for place, files in self.files.items() if place[0] == revision]
         return {(p, f.base, f.last, f.name) for p, files in mine for f in files.values()}
 
     def dropped_names(self) -> set[bytes]:
-        """The names of what the state should have among the dropped objects."""
+        """Return the names that the state should have among the dropped objects."""
         return {d.name for d in self.dropped.values()}
 
     # -- the change -------------------------------------------------------------------------------------------------------
@@ -170,7 +173,7 @@ class L1Shadow:
         return list(spans_of_files(name, revision, unpack(rows, L1_ROW)))
 
     def spans_of_shared(self, name: str, t: EditedTopic) -> Spans:
-        """The rows of shared objects that an edit names."""
+        """Return the rows of shared objects that an edit names."""
         found: Spans = []
         for o in t.shared:
             key = level_one_shared(name, t.revision, self.journal, o.epoch, name_text(o.name))
@@ -187,7 +190,7 @@ class L1Shadow:
 
 
 def spans_of_files(name: str, revision: int, rows: Rows) -> Iterator[tuple[str, tuple[int, Span]]]:
-    """The L1 objects in rows of `L1_ROW`: the key, the partition, and what it holds."""
+    """Yield the L1 objects in rows of `L1_ROW`: the key, the partition, and the span."""
     for row in rows:
         f = l1_file(row)
         key = level_one(PartitionId(name, revision, f.partition), f.epoch, f.base_offset, f.last_offset, f.name)
@@ -200,7 +203,7 @@ def is_shared(key: str) -> bool:
 
 
 def _ranges(files: Spans) -> Ranges:
-    """The runs of records that files hold, by partition."""
+    """Return the runs of records that files hold, by partition."""
     found: Ranges = []
     for p, base, last in sorted((p, f.base, f.last) for _, (p, f) in files):
         if found and found[-1][0] == p and found[-1][2] + 1 == base:

@@ -1,9 +1,10 @@
-"""Queries that write a stream into a topic, as Spark's do: drivers with a checkpoint, replays, and checkpoints that go back.
+"""Queries that write a stream into a topic as Spark's do: drivers with a checkpoint, replays, and checkpoints that go
+back.
 
-What tasks and drivers do is the real code (`stage.py`, `sink.py`). A driver records where a micro-batch ends before it
-writes it, and that it has ended after; one that died in between is followed by one that writes the same rows again, cut
-otherwise. A checkpoint that goes back loses its newest records, and the source has more rows by then, so that a number comes
-again with a larger range.
+Tasks and drivers run the real code (`stage.py`, `sink.py`). A driver records the end of a micro-batch before it writes
+it, and its completion afterwards; if it dies in between, the next driver writes the same rows again, cut differently. A
+checkpoint that goes back loses its newest records, and the source has more rows by then, so that a number returns with
+a larger range.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ REPEATED = "micro-batches that were repeated and skipped"
 
 @dataclass
 class Checkpoint:
-    """Where each micro-batch ends in the source, and which ones have ended."""
+    """The end of each micro-batch in the source, and which ones have ended."""
 
     ends: dict[int, int] = field(default_factory=dict)
     ended: int = -1
@@ -56,7 +57,7 @@ class Query:
 
 @repeated
 def sink(world: World, process: Process, queries: list[Query]) -> None:
-    """A driver of one query, which may have another one at the same time: one micro-batch after another."""
+    """Runs one micro-batch as a driver of a query; the query may have another driver at the same time."""
     cluster = world.cluster(process)
     query = _query(world, cluster, queries, process.name)
     if world.random.random() < 0.3:
@@ -86,7 +87,7 @@ def sink(world: World, process: Process, queries: list[Query]) -> None:
 
 
 def _query(world: World, cluster: ClusterHandles, queries: list[Query], driver: str) -> Query:
-    """The newest query, if its topic is still there; else another one."""
+    """Return the newest query if its topic still exists; else begin another one."""
     topics = cluster.controller.snapshot().topics
     if queries and not queries[-1].stopped:
         topic = topics.get(queries[-1].topic.name)
@@ -101,7 +102,7 @@ def _query(world: World, cluster: ClusterHandles, queries: list[Query], driver: 
 
 
 def _go_back(world: World, query: Query) -> None:
-    """Somebody restores an older copy of the checkpoint, or removes its newest files."""
+    """Restore an older copy of the checkpoint, or remove its newest files."""
     back = query.checkpoint.copy()
     if query.older is not None and world.random.random() < 0.5:
         back = query.older.copy()
@@ -109,14 +110,16 @@ def _go_back(world: World, query: Query) -> None:
         newest = max(back.ends)
         del back.ends[newest]
         back.ended = min(back.ended, newest - 1)
-    query.checkpoint, query.older, query.went_back = back, None, True  # drivers that are at work keep the other one
+    query.checkpoint, query.older, query.went_back = back, None, True  # running drivers keep the other one
     world.happened[WENT_BACK] += 1
 
 
 def _staged(
     world: World, cluster: ClusterHandles, topic: Topic, rows: Sequence[bytes], first: int, number: int
 ) -> list[WrittenObject]:
-    """What the tasks of a micro-batch write, however it is cut. A row in three names its partition, one has a key."""
+    """Return what the tasks of a micro-batch write, cut at random. A third of the rows name their partition, a third
+    have a key.
+    """
     staged: list[WrittenObject] = []
     tasks = world.random.randrange(1, 4)
     for task in range(tasks):
@@ -134,16 +137,16 @@ def _staged(
 
 
 def _refused(world: World, query: Query, checkpoint: Checkpoint, number: int, error: BatchMismatchError) -> None:
-    """It is right only where the checkpoint went back, or where another driver is further with it."""
+    """Check that a refusal is right: the checkpoint went back, or another driver is further with it."""
     world.happened[REFUSED] += 1
     if query.went_back:
-        query.stopped = True  # until somebody does what the error says, see `check`
+        query.stopped = True  # until an operator follows the error message, see `check`
     elif checkpoint.ended < number:
         raise world.violation(f"{query.id}: batch {number} was refused, and no other rows had its number: {error}")
 
 
 def check(world: World, query: Query, there: Mapping[int, Sequence[bytes]], deleted: bool) -> None:
-    """Each row that counts as written is in the topic, and none is in it twice."""
+    """Check that each row that counts as written is in the topic, and that none is in it twice."""
     found = Counter(v for values in there.values() for v in values)
     for row in query.rows:
         if found[row] > 1:

@@ -1,4 +1,4 @@
-"""The store of a simulation: in memory, with the habits of stores that are not quite S3, and watched from below."""
+"""The store of a simulation: in memory, with the habits of stores that differ from S3 slightly, and watched from below."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ HABITS = (ORDERED, SKIPS_FOLDER, DISORDERED)
 
 
 class SimulatedStore(MemoryStore):
-    """Asks the world at each call, and reports to it what takes effect, as it takes effect.
+    """Asks the world at each call, and reports what takes effect, as it takes effect.
 
     Args:
-        habit: how it lists; a page is of `page_size` keys.
+        habit: how it lists; a page has `page_size` keys.
     """
 
     def __init__(self, clock: FakeClock, world: World, *, habit: str, page_size: int) -> None:
@@ -63,7 +63,9 @@ class SimulatedStore(MemoryStore):
         return msgspec.structs.replace(head, date_ms=head.date_ms + ahead) if ahead else head
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
-        """In pages only where pins keep logs long: the other seeds take the same steps whether a log is listed in pages."""
+        """List in pages only if pins keep logs long: the other seeds take the same steps whether or not a log is listed
+        in pages.
+        """
         listing = super().list(folder, one_page=one_page and self._world.weather.pins)
         return msgspec.structs.replace(listing, date_ms=listing.date_ms + self._world.date_ahead_ms())
 

@@ -1,4 +1,4 @@
-"""What processes do that should not be there, or not like that: each must be refused, and none may do harm."""
+"""Processes that misbehave: each must be refused, and none may do harm."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def poisoner(world: World, process: Process) -> None:
 
 @repeated
 def zombie(world: World, process: Process, sessions: list[Producer]) -> None:
-    """A producer that goes on under a run which another one has superseded; `sessions` outlive it, and every break."""
+    """Continues as a producer under a run that another one has superseded; `sessions` outlive it, and every break."""
     cluster = world.cluster(process)
     for _ in range(2):
         sessions.append(cluster.controller.init_producer("zombie"))
@@ -55,7 +55,7 @@ def zombie(world: World, process: Process, sessions: list[Producer]) -> None:
 
 @repeated
 def repeater(world: World, process: Process) -> None:
-    """Sends an object again that has landed, at a newer epoch: it is answered, and shuts nobody out."""
+    """Sends a landed object again at a newer epoch: it gets an answer, and no other process is shut out."""
     if process.kept is None:
         process.kept = world.cluster(process, epoch_cache_s=1.0)
     cluster = process.kept
@@ -79,7 +79,9 @@ def repeater(world: World, process: Process) -> None:
 
 @repeated
 def twins(world: World, process: Process) -> None:
-    """Offers objects of two runs of one producer together, and an object twice: the next is seen to by the one before."""
+    """Offers objects of two runs of one producer together, and an object twice: each is admitted after the one before
+    it.
+    """
     cluster = world.cluster(process)
     topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
     partition = world.random.randrange(topic.partitions)
@@ -100,7 +102,7 @@ def twins(world: World, process: Process) -> None:
 
 @repeated
 def elder(world: World, process: Process) -> None:
-    """Offers a topic what is older than the topic, but not below the window of its journal."""
+    """Offers a topic objects that are older than the topic, but not below its journal's window."""
     cluster = world.cluster(process)
     epoch, name = cluster.controller.snapshot().epoch, f"young-{world.random.getrandbits(32):08x}"
     journals = world.random.randint(1, world.weather.journals)
@@ -117,7 +119,7 @@ def elder(world: World, process: Process) -> None:
 
 @repeated
 def bungler(world: World, process: Process) -> None:
-    """Offers what nobody could apply, and commits of L1 objects that do not hold what they should."""
+    """Offers objects that cannot be applied, and commits of L1 objects with the wrong records."""
     cluster = world.cluster(process)
     topic = cluster.controller.snapshot().topic(world.random.choice(TOPICS))
     partition = world.random.randrange(topic.partitions)
@@ -136,7 +138,7 @@ def bungler(world: World, process: Process) -> None:
 
 
 def commit_too_little(world: World, cluster: ClusterHandles, topic: Topic, partition: int) -> None:
-    """Commit the first record of a partition's oldest object alone, with an L1 object that nobody wrote."""
+    """Commit only the first record of a partition's oldest object, with an L1 object that does not exist."""
     handle = cluster.journal(topic.journal_of(partition))
     state = handle.catch_up()
     extents = state.topic(topic.revision).extents(partition)
@@ -167,7 +169,7 @@ def stranger(world: World, process: Process) -> None:
 
 @repeated
 def founder(world: World, process: Process) -> None:
-    """Creates new topics, and may delete them: what somebody does who has not noticed that the controller log is old."""
+    """Creates new topics, and may delete them, as an operator does who has not noticed that the controller log is old."""
     cluster, name = world.cluster(process), f"new-{world.random.getrandbits(32):08x}"
     create_topic(cluster, name, world.weather.journals, world.weather.journals)
     if world.random.random() < 0.5:
@@ -176,7 +178,7 @@ def founder(world: World, process: Process) -> None:
 
 @repeated
 def advancer(world: World, process: Process) -> None:
-    """Advances the epoch of an old controller log: far enough, as the documents say, or not."""
+    """Advances the epoch of an old controller log, either far enough, as the documents advise, or not."""
     cluster = world.cluster(process)
     process.recovers = world.random.random() < 0.5
     if process.recovers:

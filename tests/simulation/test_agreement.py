@@ -1,4 +1,4 @@
-"""Every process that reads a journal comes to the same state, whenever it reads it and from wherever (hazard 23)."""
+"""Every process that reads a journal computes the same state, whenever it reads and wherever it begins (hazard 23)."""
 
 from __future__ import annotations
 

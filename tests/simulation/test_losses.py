@@ -1,4 +1,4 @@
-"""The real code on buckets that lose L0 objects, whose records somebody gives up: see README.md in this folder."""
+"""The real code on buckets that lose L0 objects, whose records are given up: see README.md in this folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ SEEDS = 16
 
 
 def _nothing_is_violated(seeds: range) -> Counter[str]:
-    """A violation names its seed; `python -m tests.simulation --losses --seeds 1 --first SEED` replays it."""
+    """Run the seeds. A violation names its seed; `python -m tests.simulation --losses --seeds 1 --first SEED` replays
+    it.
+    """
     return sum((simulate(seed, loses=True).happened for seed in seeds), Counter[str]())
 
 
@@ -39,7 +41,9 @@ def test_none_of_many_seeds_with_losses_violates_an_invariant() -> None:
 
 
 def test_what_can_be_neither_lifted_nor_given_up_is_named() -> None:
-    """It is damaged in the bucket itself, and lost by nobody: the end of a seed says so in place of going on for ever."""
+    """The object is damaged in the bucket itself and not recorded as lost: the seed's end names it instead of repeating
+    forever.
+    """
     chance = random.Random(1)
     with world_of(1, chance, Weather.draw(chance), Holds(1)) as world:
         found(world)

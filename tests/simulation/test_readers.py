@@ -1,4 +1,4 @@
-"""What the readers of simulated runs check: see README.md in this folder."""
+"""The checks of simulated runs' readers: see README.md in this folder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.memory_store import Call
 
 
 def test_a_log_that_is_not_answered_for_is_not_a_loss() -> None:
-    """Seed 810080 with --set-back: a reader goes on past an object that is not served, and concludes nothing of it."""
+    """Seed 810080 with --set-back: a reader continues past an object that is not served, and concludes nothing from it."""
     chance, refused = random.Random(1), list[Call]()
 
     def throttled(call: Call) -> None:

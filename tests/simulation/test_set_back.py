@@ -1,4 +1,4 @@
-"""The real code on buckets of which a part went back to an older copy: see README.md in this folder."""
+"""The real code on buckets whose parts went back to an older copy: see README.md in this folder."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ BLOCK = 17
 
 
 def _nothing_is_violated(seeds: range) -> Counter[str]:
-    """A violation names its seed; `python -m tests.simulation --set-back --seeds 1 --first SEED` replays it."""
+    """Run the seeds. A violation names its seed; `python -m tests.simulation --set-back --seeds 1 --first SEED` replays
+    it.
+    """
     return sum((set_back(seed).happened for seed in seeds), Counter[str]())
 
 
@@ -59,7 +61,7 @@ def test_a_seed_is_a_run() -> None:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """A journal went back to before its records were lifted and M passed them; nothing fails."""
+    """Yield a world without faults in which a journal went back to before its records were lifted and M passed them."""
     chance = random.Random(1)
     weather = replace(Weather.draw(chance), journals=1, shapes=(Shape(2, 1),) * 3)
     with world_of(1, chance, weather, Holds(1)) as world, world.quietly():

@@ -20,7 +20,7 @@ BLOCK = 20
 
 
 def _nothing_is_violated(seeds: range) -> Counter[str]:
-    """A violation names its seed; `python -m tests.simulation --seeds 1 --first SEED` replays it."""
+    """Run the seeds. A violation names its seed; `python -m tests.simulation --seeds 1 --first SEED` replays it."""
     return sum((simulate(seed).happened for seed in seeds), Counter[str]())
 
 
@@ -53,7 +53,7 @@ def _elsewhere(seed: int, hash_seed: str) -> str:
 
 
 def run_of(seed: int) -> str:
-    """What a seed did, on one line."""
+    """Return what a seed did, on one line."""
     o = simulate(seed)
     return f"{o.steps} {sorted(o.happened.items())} {o.digest}"
 

@@ -1,6 +1,6 @@
-"""Value schemas that change while everybody is at work, and what L1 must then hold, by separate rules.
+"""Changes value schemas while processes run, and checks L1 by separate rules.
 
-The columns of a number are always the same here, so that each L1 object can be held against its own bytes when it is
+The columns of a number are always the same here, so that each L1 object can be checked by its own bytes when it is
 named.
 """
 
@@ -37,7 +37,7 @@ def place_of(schema: ValueSchema | None) -> int:
 
 
 def check_columns(key: str, body: bytes, places: Mapping[int, int]) -> int:
-    """Return which of `SCHEMAS` an L1 object was written by. Raises `Wrong` if its columns are not that one's.
+    """Return which of `SCHEMAS` an L1 object was written by. Raises `Wrong` if its columns are not those of the schema.
 
     Args:
         places: see `place_of`, by the number that the log gave.
@@ -58,7 +58,7 @@ def check_columns(key: str, body: bytes, places: Mapping[int, int]) -> int:
 
 
 def _columns(value: bytes, fields: Iterable[Mapping[str, Any]], *, wide: bool) -> tuple[dict[str, Any], bool]:
-    """The columns of a value, and whether all of it fits."""
+    """Return the columns of a value, and whether the whole value fits."""
     nothing: dict[str, Any] = {str(f["name"]): None for f in fields}
     try:
         given = json.loads(value)
@@ -78,7 +78,7 @@ def _columns(value: bytes, fields: Iterable[Mapping[str, Any]], *, wide: bool) -
 def check_merged(
     numbers: Mapping[str, int], added: Mapping[str, tuple[int, Span]], removed: Mapping[str, tuple[int, Span]]
 ) -> None:
-    """Raises `Wrong` if a merge has lost columns: what it adds was written by an older schema than what it replaces."""
+    """Raise `Wrong` if a merge has lost columns: what it adds was written by an older schema than what it replaces."""
     for key, (p, span) in added.items():
         before = [numbers[k] for k, (q, old) in removed.items() if q == p and span.base <= old.base <= span.last]
         if numbers[key] < max(before, default=0):

@@ -1,7 +1,8 @@
-"""What must hold after every step, seen from below: whatever takes effect in the store comes by here.
+"""Invariants that must hold after every step: the watch sees everything that takes effect in the store.
 
-The watch keeps a replay of every log, of what is published and of what was acknowledged, and shares no decision with what
-it watches: what a partition may still need it counts itself (`shadow.py`), what an L0 key is it says itself.
+The watch keeps a replay of every log, of what is published and of what was acknowledged, and shares no decision with
+the code that it watches: it counts itself what a partition may still need (`shadow.py`), and decides itself what an L0
+key is.
 """
 
 from __future__ import annotations
@@ -61,17 +62,17 @@ class Violation(AssertionError):
 
 
 def _journal_in(m: re.Match[str], topic: Topic) -> int:
-    """The journal that an L1 key belongs to: the one that it names, or that of its partition."""
+    """Return the journal of an L1 key: the one that it names, or that of its partition."""
     return int(m[3][1:]) if m[3].startswith("j") else topic.journal_of(int(m[3]))
 
 
 class Watch:
     """The invariants of one world.
 
-    Where a log was set back, `protected` are the objects that the newest logs need, and all that there are where
-    `published.json` is lost; `strays` those of L1 whose topic only a lost controller log had; `went_back` the journals whose
-    older log is there, until the newest is back or, where that is gone for good, until all that they need is in L1.
-    `raised` are the times at which M was raised, `published` what was ever published of it.
+    If a log was set back, `protected` are the objects that the newest logs need, or all objects if `published.json` is
+    lost. `strays` are L1 objects whose topic only a lost controller log had. `went_back` are the journals with an older
+    log, until the newest is back or, if that is gone for good, until everything that they need is in L1. `raised` are
+    the times at which M was raised, `published` all watermarks that were ever published.
     """
 
     def __init__(self, world: World) -> None:
@@ -107,11 +108,11 @@ class Watch:
 
     @property
     def epoch(self) -> int:
-        """The highest cluster epoch that there ever was, in whichever log."""
+        """The highest cluster epoch that any log ever had."""
         return max(self.controller.epoch, self.highest_epoch, self.published_epoch)
 
     def topics(self) -> dict[str, Topic]:
-        """Every topic whose data must stay, by id: also one that an old backup does not know for a while."""
+        """Return every topic whose data must stay, by id, including one that an old backup does not know for a while."""
         known = list(self.controller.topics.values())
         if self.newest is not None:
             known += self.newest.topics.values()
@@ -121,13 +122,13 @@ class Watch:
         return topic.topic_id in self.topics()
 
     def log_start(self, topic: Topic, partition: int) -> int:
-        """The first offset that a partition still has."""
+        """Return the first offset that a partition still has."""
         shadow = self.shadow(topic.journal_of(partition)).topics.get(topic.revision)
         part = shadow.parts.get(partition) if shadow is not None else None
         return part.start if part is not None else 0
 
     def is_kept(self, key: str) -> bool:
-        """Whether the lost part of a log that was set back, and accepted, may have named an L1 object."""
+        """Return whether the lost part of an accepted log may have named an L1 object."""
         m = _L1_KEY.fullmatch(key)
         topics = self.topics_ever.get((m[1], int(m[2])), []) if m is not None else []
         return m is not None and any(
@@ -135,7 +136,7 @@ class Watch:
         )
 
     def named(self) -> set[str]:
-        """The L1 objects that journals name."""
+        """Return the L1 objects that journals name."""
         return {key for s in self.shadows.values() for key in s.l1.named}
 
     def shadow(self, journal: int) -> Shadow:
@@ -157,7 +158,7 @@ class Watch:
             self._fail(str(wrong))
 
     def _count_state(self) -> None:
-        """The state of the whole: each journal in the abstract, in no order, and how far M is behind."""
+        """Count the state of the whole: each journal in the abstract, without order, and how far M is behind."""
         lag = min(self.controller.epoch - self.watermark, 20)
         journals = sorted(s.abstract(self.epoch) for s in self.shadows.values())
         self.states.add(hash((lag, len(self.controller.topics), *journals)))
@@ -215,7 +216,7 @@ class Watch:
         self._count_state()
 
     def _check_numbers(self, edit: Edit) -> None:
-        """Raises `Wrong` if typed columns are wrong or lost."""
+        """Raise `Wrong` if typed columns are wrong or lost."""
         for t in edit.topics:
             name, places = self.names[t.topic_id], self.places.get(t.topic_id, {})
             added, removed = (dict(spans_of_files(name, t.revision, unpack(r, L1_ROW))) for r in (t.added, t.removed))
@@ -225,7 +226,7 @@ class Watch:
             typed.check_merged(self.numbers, added, removed)
 
     def _check_retention(self, shadow: Shadow, journal: int, offset: int, body: bytes) -> None:
-        """Of what leaves by a retention: it had to leave. What leaves by hand may be anything. Raises `Wrong`."""
+        """Raise `Wrong` if an entry expires what no retention covers; deletions by hand may be arbitrary."""
         thread = self._world.thread
         if thread is None or thread.retains is None:
             return
@@ -233,7 +234,7 @@ class Watch:
         check_expiry(shadow, payload, thread.retains, self._world.clock.ms)
 
     def retentions(self) -> Retentions:
-        """The retention of each topic as it is now, by id."""
+        """Return the present retention of each topic, by id."""
         state = self.controller
         return {t.topic_id: {state.retention(t)} for t in state.topics.values()}
 
@@ -259,7 +260,7 @@ class Watch:
             self._fail(f"{key} says something else than its log")
 
     def agrees(self, journal: int, offset: int, state: JournalState) -> None:
-        """A process holds this state of a journal: it must be the log's own at that offset (hazard 23)."""
+        """Check that a process's state of a journal is the log's own at that offset (hazard 23)."""
         shadow = self.shadow(journal)
         if offset > shadow.offset or not fingerprint(state).agrees(shadow.prints[offset]):
             self._fail(f"a process holds a state of journal {journal} at {offset} that the log does not have there")
@@ -272,7 +273,7 @@ class Watch:
         entry = _CONTROLLER_ENTRY.decode(e.payload)
         before = {name: (p.producer_id, p.epoch, p.run) for name, p in state.producers.items()}
         topics = dict(state.topics)
-        # An append that was on its way while the newest log was put back was decided on the older one (docs/why/safety.md).
+        # An append in progress while the newest log was put back was decided on the older one (docs/why/safety.md).
         oldest_ms = 0 if self.was_put_back else state.time_ms
         if not oldest_ms <= e.time_ms <= self._latest_ms:
             self._fail(f"the controller log has an entry at {offset} that is older than the one before, or not of now")
@@ -309,7 +310,7 @@ class Watch:
         self._count_state()
 
     def forget(self, topics: Sequence[Topic]) -> None:
-        """These topics are gone for good, and their records may go."""
+        """Forget topics that are gone for good, whose records may be deleted."""
         self.gone.update(t.topic_id for t in topics)
         self.live = Counter()
         for shadow in self.shadows.values():
@@ -322,10 +323,10 @@ class Watch:
         for topic in self.topics().values():
             heard_of = any(topic.revision in self.shadow(j).topics for j in topic.journals)
             if topic.name not in self.controller.topics and not heard_of:
-                continue  # only the newest log knows it, and nothing has landed there: nobody could know
+                continue  # only the newest log knows it, and nothing has landed there, so no process could know
             for partition_range in topic.partition_ranges():
                 if m == self.watermark and partition_range.journal in self.went_back:
-                    continue  # it may need what is below M, which stays: while it cannot be read, or once it is accepted
+                    continue  # what it may need below M stays: while it cannot be read, or once it is accepted
                 for p in range(partition_range.first, partition_range.end):
                     needs = self.shadow(partition_range.journal).needs(topic.revision, p)
                     if m >= needs:
@@ -339,8 +340,8 @@ class Watch:
             self._fail(f"M = {m} was published at cluster epoch {self.controller.epoch}")
         if self.foreign_watermark:
             self._fail(f"M = {m} was published beside what another cluster has left in the bucket")
-        # Noting a pin or a value schema keeps what was computed before, or there is nothing yet: it publishes no M.
-        # It begins no grace anew either, so the date and the history may have changed.
+        # Noting a pin or a value schema keeps what was computed before, if anything, so it publishes no M. It starts no
+        # new grace either, so the date and the history may have changed.
         about_m = msgspec.json.encode(
             msgspec.structs.replace(published, cluster_epoch=-1, pinned=-1, given=(0, 0), published_at_ms=0, history=[])
         )
@@ -363,7 +364,7 @@ class Watch:
     # -- deletions ------------------------------------------------------------------------------------------------------
 
     def deleted(self, key: str, modified_ms: int) -> None:
-        """It is gone."""
+        """Check the deletion of an object."""
         with self._failing():
             self.promises.check_deleted(self, key, self._world.store.objects)
         if key in self.live:
@@ -400,7 +401,9 @@ class Watch:
             self._fail(f"{key} was deleted less than --grace {thread.grace_ms} ms after M has passed it")
 
     def _vacuumed(self, key: str) -> None:
-        """L1 goes when a journal has dropped it long enough ago, or after the fence of a journal that never named it."""
+        """Check a deletion of L1: a journal dropped it long enough ago, or it is below the fence of a journal that
+        never named it.
+        """
         shadows = self.shadows.values()
         if any(key in s.l1.named for s in shadows):
             self._fail(f"{key} was deleted, though it holds records of a partition")
@@ -428,7 +431,7 @@ class Watch:
                 self._fail(f"{key} was deleted, though a run may still commit it: the L1 fence is at {fence}")
 
     def _truncated(self, folder: str, key: str, offset: int) -> None:
-        """An entry goes only below a boundary that is there, and inside a checkpoint."""
+        """Check that a deleted entry is below an existing boundary, and covered by a checkpoint."""
         objects = self._world.store.objects
         boundary = objects.get(f"{folder}boundary.json")
         if boundary is None or msgspec.json.decode(boundary.body.split(b"\n", 1)[0])["boundary"] <= offset:
@@ -439,14 +442,14 @@ class Watch:
     # -- what clients get reported ----------------------------------------------------------------------------------------
 
     def offers(self, journal: int, objects: Sequence[ObjectExtents]) -> set[str]:
-        """Somebody asks a journal to take these; returns those that it has taken before."""
+        """Note that a journal is offered these objects; return those that it has taken before."""
         for o in objects:
             self.offered[journal, o.key] = self._world.steps
             self.refused.discard((journal, o.key))
         return {o.key for o in objects if o.key in self.shadow(journal).landed}
 
     def reported_landed(self, journal: int, objects: Sequence[ObjectExtents], landed: Sequence[LandedObject]) -> None:
-        """These were reported as landed, in order, to the process that offered them."""
+        """Check that objects reported as landed, in order, to the process that offered them did land."""
         shadow = self.shadow(journal)
         for o, answer in zip(objects, landed, strict=False):
             there = shadow.landed.get(o.key)
@@ -458,14 +461,14 @@ class Watch:
                 self._fail(f"journal {journal} reported that {o.key} landed, and it did not")
 
     def reported_refused(self, journal: int, objects: Sequence[ObjectExtents]) -> None:
-        """These were reported as not landed: neither did they land, nor will they (hazard 27)."""
+        """Note that objects were reported as not landed: they have not landed, and never will (hazard 27)."""
         for o in objects:
             if o.key in self.shadow(journal).landed:
                 self._fail(f"journal {journal} reported that {o.key} did not land, and it did")
             self.refused.add((journal, o.key))
 
     def acknowledge(self, topic: Topic, partition: int, base_offset: int, batch: int, values: list[bytes]) -> None:
-        """It was reported to an uploader that the batch of `batch` records at this offset landed; these were its own."""
+        """Note that an uploader was told of a landed batch of `batch` records at this offset; `values` are its own."""
         shadow = self.shadow(topic.journal_of(partition)).topics.get(topic.revision)
         if self.is_live(topic):
             part = None if shadow is None else shadow.parts.get(partition)

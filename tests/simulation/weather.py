@@ -1,4 +1,6 @@
-"""What differs from seed to seed: the store's habits, clocks, ages, how often what fails, and what the operator does."""
+"""The circumstances that differ from seed to seed: the store's habits, clocks, ages, faults, and the operator's
+actions.
+"""
 
 from __future__ import annotations
 
@@ -43,12 +45,12 @@ FOREIGN_WATERMARK = "another cluster's watermark lies in the bucket for a while"
 EVENTS = (NOTHING, TEN_DAYS, LONG_BREAK, OLD_BACKUP, OLD_BACKUP, FOR_GOOD, FOR_GOOD, NOTICED, FOREIGN_WATERMARK)
 
 ANSWERS = {"throttles": 0.3, "mistakes": 0.3, "late_dates": 0.3}
-"""How many of the seeds have which answers of `answers.py`; the others take the same steps as without any."""
+"""The share of seeds with each kind of answer of `answers.py`; the others take the same steps as without any."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A topic's partitions, and the journals that they lie in."""
+    """A topic's partitions, and the journals that hold them."""
 
     partitions: int
     journals: int
@@ -56,13 +58,13 @@ class Shape:
 
 @dataclass(frozen=True)
 class Faults:
-    """How likely each fault is, for each store call.
+    """The probability of each fault, for each store call.
 
     Attributes:
-        late: a write that nobody answered takes effect up to 20 minutes later.
-        twice: a conditional write that a proxy sends twice: it lands, and the repeat's refusal is the answer.
-        nap: who has appended to a journal sleeps before it hears of it, while others truncate what it appended.
-        interrupt: an exception comes between two bytecodes of `apply`; for each apply, not for each call.
+        late: a write without an answer takes effect up to 20 minutes later.
+        twice: a proxy sends a conditional write twice: it lands, and the repeat's refusal is the answer.
+        nap: a process that has appended to a journal sleeps before it gets the reply, while others truncate its entry.
+        interrupt: an exception is raised between two bytecodes of `apply`; for each apply, not for each call.
     """
 
     before: float = 0.008
@@ -77,7 +79,7 @@ class Faults:
 
     @cached_property
     def any(self) -> float:
-        """At least as likely as any fault, before or after a call."""
+        """At least the probability of any fault, before or after a call."""
         return float(sum(astuple(self)))
 
     @classmethod
@@ -90,7 +92,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Weather:
-    """The circumstances of one seed. `bursts`: how likely a thread goes on that has just gone on."""
+    """The circumstances of one seed. `bursts`: the probability that the thread that has just run runs again."""
 
     habit: str
     page_size: int
@@ -147,7 +149,7 @@ class Weather:
         )
 
     def with_answers(self, seed: int) -> Weather:
-        """The same, with answers of `answers.py`."""
+        """Return the same circumstances, with answers of `answers.py`."""
 
         def has(what: str) -> bool:
             return random.Random(f"{what} of {seed}").random() < ANSWERS[what]
@@ -155,7 +157,7 @@ class Weather:
         return replace(self, throttles=has("throttles"), mistakes=has("mistakes"), late_dates=has("late_dates"))
 
     def skew(self, chance: random.Random) -> int:
-        """By how much a process's clock is ahead of the store's, in milliseconds."""
+        """Return how far a process's clock is ahead of the store's, in milliseconds."""
         return (
             chance.choice([-365 * DAY_MS, -7 * HOUR_MS, -HOUR_MS, 0, HOUR_MS, 7 * HOUR_MS, 365 * DAY_MS])
             if self.wrong_clocks
@@ -164,7 +166,7 @@ class Weather:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """l0gc's constants as this seed has them: small pages, checkpoints soon and in part, pieces of a few L1 rows."""
+        """Set l0gc's constants for this seed: small pages, early and partial checkpoints, pieces of a few L1 rows."""
         constants = [
             (l0gc.collect.skip_scan, "PAGE_SIZE", self.page_size),
             (l0gc.collect.plan, "PAGE_SIZE", self.page_size),
@@ -193,7 +195,9 @@ class Weather:
 
 @contextmanager
 def small_l1(records: int) -> Iterator[None]:
-    """While this holds, a reconciler writes L1 objects of so many records: several of a partition are committed together."""
+    """Let reconcilers write L1 objects of this many records until the block ends: several of a partition are committed
+    together.
+    """
     write = L1Writer.write
 
     def in_pieces(self: L1Writer, batch: pa.RecordBatch, width: float) -> None:
@@ -209,7 +213,7 @@ def small_l1(records: int) -> Iterator[None]:
 
 
 class ProcessClock(FakeClock):
-    """A process's own clock: it runs at the right speed, and may be wrong by hours."""
+    """A process's own clock: it runs at the right speed, but may be wrong by hours."""
 
     def __init__(self, world: World, process: Process) -> None:
         super().__init__()

@@ -1,8 +1,9 @@
-"""One seed, one clock, one store, many processes: who goes on at each store call, and what happens to it, the seed decides.
+"""One seed, one clock, one store, many processes: at each store call the seed decides which thread runs and what
+happens to it.
 
 Every thread of a simulated process is a greenlet that runs the real handles. A store call is a step: the thread stops
-there, the scheduler picks who goes on, and draws a fault for the call. What takes effect, `watch.py` sees from below. All
-that is random comes from the seed alone, so a seed is a run.
+there, the scheduler picks the next thread, and draws a fault for the call. `watch.py` sees from below what takes
+effect. All randomness comes from the seed alone, so a seed is a run.
 """
 
 from __future__ import annotations
@@ -33,31 +34,33 @@ from tests.support.memory_store import Call, FakeClock
 PAUSES_MS = (1_000, 60_000, 20 * 60_000, HOUR_MS, 3 * HOUR_MS)
 NAPS_MS = PAUSES_MS[2:]
 SUSPENDED_MS = 20 * 60_000
-"""Less than a date may be ahead: where both are the same, no clock shows that time has passed (docs/why/hazards.md)."""
+"""Less than a date may be ahead: if both are the same, no clock shows that time has passed (docs/why/hazards.md)."""
 LANDED_LATE = "writes landed late"
 LATE_MS = 10 * 60_000
 LATEST_MS = 2 * LATE_MS
-"""How long after its caller has given it up a write may still take effect."""
+"""The latest time at which a write may still take effect after its caller has given it up."""
 DATES_AHEAD_MS = (HOUR_MS, 30 * DAY_MS, 400 * DAY_MS, -2 * HOUR_MS, -3 * DAY_MS, -30 * DAY_MS)
-"""By how much the date of a reply may be ahead. In a seed no two are wrong by the same: another reply shows that one is."""
+"""How far the date of a reply may be ahead. In a seed no two wrong dates agree: another reply reveals a wrong one."""
 LATE_DATES_MS = (*(-hours * HOUR_MS for hours in range(1, 24, 3)), 2 * 60_000, 8 * 60_000)
-"""Those that nobody asks for again: a day behind at most, or minutes ahead (hazard 16)."""
+"""Dates that are not checked by another reply: a day behind at most, or minutes ahead (hazard 16)."""
 LIFE_GOES_ON = 0.15
-"""How often a process begins because another one sleeps for long, so that much happens to what that one is at."""
+"""The probability that a process begins because another one sleeps for long, so that much happens to the sleeper's
+objects.
+"""
 TOO_MANY_STEPS = 50_000
 _ENTRY_KEY = re.compile(r"l0gc/journal/(\d{4})/log/")
 
 
 class Crashed(BaseException):
-    """The thread's process has died; it says nothing more to the store."""
+    """The thread's process has died, and makes no more store calls."""
 
 
 @dataclass
 class Process:
     """What one crash kills: its threads, and the handles that they share.
 
-    `recovers`: it does what only an operator may. `suspended_ms`: so long its machine slept, which it did not count.
-    `interrupted`: its next job goes on with the handles of the last one, which an exception has ended.
+    `recovers`: it does what only an operator may. `suspended_ms`: how long its machine slept, which its clock did not
+    count. `interrupted`: its next job continues with the handles of the last one, which an exception has ended.
     """
 
     name: str
@@ -98,7 +101,7 @@ class Thread(greenlet):
         self.misreads = 0
 
     def _life(self) -> None:
-        """The body; after a crash, from its beginning again, in the process's next life."""
+        """Run the body; after a crash, run it from its beginning in the process's next life."""
         while True:
             self.generation = self.process.generation
             try:
@@ -113,7 +116,7 @@ class Thread(greenlet):
                 self.world.happened[INTERRUPTED] += 1
                 self.world.note("is interrupted while it applies an entry")
                 self.process.interrupted = True
-            except Exception as e:  # no command of l0gc's may end like that
+            except Exception as e:  # no command of l0gc may end like that
                 raise self.world.violation(f"{self.process.name} died of {type(e).__name__}: {e}") from e
 
     @property
@@ -121,7 +124,7 @@ class Thread(greenlet):
         return self.generation != self.process.generation
 
     def pause(self) -> None:
-        """Let others go on. Raises `Crashed` if the process is dead then."""
+        """Let others run. Raises `Crashed` if the process is then dead."""
         self.world.main.switch()
         if self.doomed:
             raise Crashed
@@ -179,14 +182,14 @@ class World:
     # -- processes and steps ---------------------------------------------------------------------------------------------
 
     def spawn(self, name: str, *bodies: Callable[[Process], Callable[[], None]]) -> Process:
-        """Start a process with a thread for each body; when it crashes, each begins again."""
+        """Start a process with a thread for each body; after a crash, each begins again."""
         process = Process(name, self.weather.skew(self.random))
         self.processes.append(process)
         self.threads += [Thread(self, process, body(process)) for body in bodies]
         return process
 
     def run(self, max_steps: int) -> None:
-        """Let the threads go on until all have ended or the steps are used up."""
+        """Let the threads run until all have ended or the steps are used up."""
         end, last = self.steps + max_steps, None
         while self.steps < end:
             if self.alone is not None:
@@ -208,7 +211,7 @@ class World:
             self.clock.ms = min(waiting)
 
     def _go_on_alone(self, worker: Thread, sleeper: Thread) -> None:
-        """Let the one go on, and nobody else, until it has ended; then the other one wakes."""
+        """Let only the worker run, until it has ended; then wake the sleeper."""
         self.clock.ms = max(self.clock.ms, (sleeper if worker.dead else worker).wakes_ms)
         self.land_late(self.clock.ms)
         if worker.dead or (worker.free is not None and not worker.doomed and not worker.free()):
@@ -228,7 +231,7 @@ class World:
                 raise self.failed
 
     def stop(self) -> None:
-        """Kill what still runs."""
+        """Kill all running processes."""
         self.stopping = True
         self.alone = None
         for process in {id(t.process): t.process for t in self.threads}.values():
@@ -248,12 +251,12 @@ class World:
 
     @property
     def thread(self) -> Thread | None:
-        """Who goes on now; None if the world itself does."""
+        """The running thread; None if the world itself runs."""
         current = getcurrent()
         return current if isinstance(current, Thread) else None
 
     def at_call(self, call: Call) -> None:
-        """A store call: the thread stops here, and something may happen to it."""
+        """Stop the thread at a store call, at which something may happen to it."""
         current = getcurrent()
         if not isinstance(current, Thread):
             self.operators_calls += call.when == "before"
@@ -274,12 +277,12 @@ class World:
 
     def _strike(self, thread: Thread, call: Call) -> None:
         if self.alone is not None and thread is self.alone[0]:
-            return  # nothing keeps it from what it is there for
+            return  # faults would keep it from its purpose
         if self.losses is not None and call.key in self.losses.withheld and call.kind in ("get", "head"):
             raise RequestRefusedError(f"{call.key}: it was archived")
         self.answers.strike(thread, call)
         f, draw = self.faults, self.random.random()
-        if thread.refused:  # who looks why it was refused may not get an answer
+        if thread.refused:  # a process that checks why it was refused may not get an answer
             thread.refused = False
             if self.random.random() < 0.3:
                 self.log(thread, call, "no answer, after a refusal")
@@ -329,10 +332,11 @@ class World:
             raise (AmbiguousWriteError if conditional else StoreError)(f"{call.key}: no answer")
 
     def _nap(self, key: str, what: str, suspended_ms: int = 0) -> None:
-        """Sleep for long, while others append to the very journal that this one is at, and truncate it.
+        """Sleep for long, while others append to the journal of this entry, and truncate it.
 
         Args:
-            suspended_ms: so long its machine sleeps, with all threads of the process; 0 for a pause that it counts.
+            suspended_ms: how long its machine sleeps, with all threads of the process; 0 for a pause that its clock
+                counts.
         """
         thread, journal = self.thread, _ENTRY_KEY.match(key)
         if thread is None or journal is None or self.while_one_sleeps is None or self.alone is not None:
@@ -367,17 +371,18 @@ class World:
         self.trace.append(f"{self.steps} {thread.process.name} {call.kind} {call.key}: {what}")
 
     def note(self, what: str) -> None:
-        """A line for the trace that a violation shows."""
+        """Add a line to the trace that a violation shows."""
         thread = self.thread
         self.trace.append(f"{self.steps} {thread.process.name if thread else 'world'}: {what}")
 
     def date_ahead_ms(self, end: str = "") -> int:
-        """By how much the store's clock is ahead in the reply to this call: in some seeds, up to five times.
+        """Return how far the store's clock is ahead in the reply to this call: in some seeds, it is wrong up to five
+        times.
 
-        What the operator does has right dates, since it never fails.
+        The operator's calls get right dates, since they never fail.
 
         Args:
-            end: what was looked for at the end of a log.
+            end: the key that was looked for at the end of a log.
         """
         if self.thread is None or not self.date_jumps_at or self.steps < self.date_jumps_at[0]:
             return 0
@@ -393,19 +398,21 @@ class World:
         return ahead_ms
 
     def boundary_read(self) -> None:
-        """A thread that learned a log's end with a date that was ahead has read the boundary, and may be suspended now."""
+        """Suspend, perhaps, a thread that learned a log's end with a date that was ahead, and has just read the
+        boundary.
+        """
         if self.thread is not None and self.thread.misled_at:
             end, self.thread.misled_at = self.thread.misled_at, ""
             self._nap(end, "is suspended after a date that was ahead", SUSPENDED_MS)
 
     def task_clock(self) -> Clock:
-        """The clock of a task that another process runs."""
+        """Return the clock of a task that another process runs."""
         return ProcessClock(self, self.thread.process if self.thread is not None else self._quiet)
 
     def cluster(
         self, process: Process | None = None, *, epoch_cache_s: float = 10.0, cluster_id: str | None = None
     ) -> ClusterHandles:
-        """The handles of a new process, or of the operator's."""
+        """Return the handles of a new process, or of the operator's."""
         if process is not None and process.interrupted and process.last is not None and cluster_id is None:
             process.interrupted = False
             return process.last
@@ -424,7 +431,7 @@ class World:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Nothing fails while this holds; the world's own doings never fail."""
+        """Suspend all faults until the block ends; the world's own actions never fail."""
         before, self.faults = self.faults, Faults.none()
         try:
             yield
@@ -432,7 +439,7 @@ class World:
             self.faults = before
 
     def violation(self, text: str) -> Violation:
-        """The error for an invariant that does not hold; the world stops, whatever the thread makes of it."""
+        """Return the error for an invariant that does not hold; the world stops, whatever the thread does with it."""
         last = "\n  ".join(self.trace[-25:])
         self.failed = self.failed or Violation(self.seed, self.steps, f"{text}\nthe last faults:\n  {last}")
         return self.failed

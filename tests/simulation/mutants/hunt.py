@@ -1,4 +1,4 @@
-"""Hunting a mutant: seed by seed in the simulation, or by the tests that are named for it."""
+"""Hunts a mutant: seed by seed in the simulation, or by the tests that are named for it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from tests.simulation.watch import Violation
 T = TypeVar("T")
 
 SEEDS = range(100)
-"""Where a mutant is searched."""
+"""The seeds in which a mutant is searched."""
 SEVERAL = 2
-"""At least this many of them find a mutant of the table: one still does when the simulated code takes other steps."""
+"""At least this many seeds find a mutant of the table, so that one still does after the simulated code takes other
+steps.
+"""
 
 
 @dataclass(frozen=True)
 class Caught:
-    """Where the simulation found a mutant, and what it said."""
+    """Where the simulation found a mutant, and its message."""
 
     seed: int
     steps: int
@@ -41,7 +43,7 @@ class Caught:
 
 
 def run(mutant: Mutant, seed: int) -> Caught | None:
-    """The seed under the mutant; None if it ends well."""
+    """Run the seed under the mutant; return None if it ends well."""
     with mutant.off():
         try:
             (set_back if mutant.set_back else simulate)(seed)
@@ -51,29 +53,29 @@ def run(mutant: Mutant, seed: int) -> Caught | None:
 
 
 def hunt(mutant: Mutant, first: Sequence[int] = ()) -> Iterator[Caught]:
-    """The seeds that find the mutant, one after another.
+    """Yield the seeds that find the mutant.
 
     Args:
-        first: the seeds that found it before: they do again, unless the simulated code takes other steps since.
+        first: the seeds that found it before: they still do, unless the simulated code has changed its steps.
     """
     seeds = dict.fromkeys([*first, *SEEDS])
     return (caught for seed in seeds if (caught := run(mutant, seed)) is not None)
 
 
 def _hunt_by_name(name: str) -> list[Caught]:
-    """Hunt by seeds that end well without the mutant, so that the mutant's harm is what they show."""
+    """Hunt by seeds that end well without the mutant, so that they show the mutant's harm."""
     mutant = BY_NAME[name]
     own = (caught for caught in hunt(mutant) if run(replace(mutant, off=contextlib.nullcontext), caught.seed) is None)
     return list(islice(own, SEVERAL))
 
 
 def hunt_all(names: list[str], jobs: int) -> Iterator[tuple[str, list[Caught]]]:
-    """The first seeds that find each mutant, as many as the table names."""
+    """Yield the first seeds that find each mutant, as many as the table names."""
     return _for_each(_hunt_by_name, names, jobs)
 
 
 def check_all(names: list[str], jobs: int) -> Iterator[tuple[str, list[str]]]:
-    """The tests of each mutant that do not fail under it."""
+    """Yield the tests of each mutant that do not fail under it."""
     return _for_each(_check_by_name, names, jobs)
 
 
@@ -90,7 +92,9 @@ def _for_each(work: Callable[[str], list[T]], names: list[str], jobs: int) -> It
 
 
 class _Failed:
-    """Notes which tests failed, all parameters of a test under its one name: after one has failed, the others do not run."""
+    """Records which tests failed, all parameters of a test under its one name: after one has failed, the others do not
+    run.
+    """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
@@ -105,7 +109,9 @@ class _Failed:
 
 
 def tests_that_pass(mutant: Mutant) -> list[str]:
-    """Which of the mutant's tests do not fail under it; found in a child, since a test's module keeps what it imports."""
+    """Return which of the mutant's tests pass under it; they run in a child, since a test's module keeps what it
+    imports.
+    """
     if not mutant.tests:
         return []
     sys.stdout.flush()
@@ -114,14 +120,14 @@ def tests_that_pass(mutant: Mutant) -> list[str]:
     if child == 0:
         try:
             os.close(from_child)
-            gc.freeze()  # pytest collects garbage in the end, and need not search the parent's objects
+            gc.freeze()  # pytest collects garbage at the end, and need not search the parent's objects
             failed = _Failed()
             with (
                 mutant.off(),
                 contextlib.redirect_stdout(io.StringIO()),
-                tempfile.TemporaryDirectory() as scratch,  # pytest's own would remove those of the session that this is in
+                tempfile.TemporaryDirectory() as scratch,  # pytest's own would remove those of the enclosing session
             ):
-                # One that waits for ever has failed, too.
+                # A test that waits forever counts as failed, too.
                 options = ["-q", "-p", "no:cacheprovider", "--tb=no", "--assert=plain", "--timeout=60"]
                 options += ["-m", "not thorough", f"--basetemp={scratch}/tests"]
                 pytest.main([*options, *mutant.tests], plugins=[failed])

@@ -1,4 +1,4 @@
-"""Mutants of giving up: what may become a hole, and what a hole is to everything else."""
+"""Mutants of giving up: what may become a hole, and how everything else treats a hole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of isolation: one bad object, or one deleter that dies, holds up more than itself."""
+"""Mutants of isolation: one bad object, or one deleter that dies, delays more than itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _scanned = JournalGarbage.scanned
     "tests/streamlog/test_housekeep.py::test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed",
 )
 def deletion_forgotten(self: ControllerState) -> dict[int, list[Topic]]:
-    """Housekeeping closes what was deleted not long ago."""
+    """Close only recently deleted topics in housekeeping."""
     late = {d.topic.revision for d in self.deleted if d.deleted_epoch > self.epoch - _EPOCHS}
     return {j: [t for t in topics if t.revision in late] for j, topics in _deleted_of(self).items()}
 
@@ -49,7 +49,7 @@ def deletion_forgotten(self: ControllerState) -> dict[int, list[Topic]]:
     "tests/collect/test_vacuum.py::test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit",
 )
 def held_ends_journal(source: DroppedSource, queue: DeletionQueue) -> None:
-    """The batches of a unit go in their order, up to one of which something is left."""
+    """Delete the batches of a unit in their order, and stop after one with a failure."""
     plan = queue.plan
     before_ms = plan.started_ms - int(1000 * plan.options.l1_grace_s)
     for unit in source.units():

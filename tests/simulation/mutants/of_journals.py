@@ -1,4 +1,4 @@
-"""Mutants of what a journal, its fence and its producers decide."""
+"""Mutants of the decisions of a journal, its fence and its producers."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def bound_forgets_data() -> AbstractContextManager[Any]:
 
 
 def _admitting(stale_after_all: Callable[[Admission, ObjectExtents], bool]) -> AbstractContextManager[Any]:
-    """What is refused as stale is admitted, where `stale_after_all` says so."""
+    """Admit a stale object if `stale_after_all` returns true for it."""
 
     def admit(self: Admission, o: ObjectExtents) -> LandedSequence | None:
         try:
@@ -175,7 +175,7 @@ def poison_taken() -> AbstractContextManager[Any]:
     f"{_HANDLE}::test_none_lands_behind_one_that_was_refused",
 )
 def refused_too_late() -> AbstractContextManager[Any]:
-    """What `apply` refuses is not refused before."""
+    """Append what `apply` refuses, without a check before the append."""
     check = l0gc.streamlog.journal.admission.check_object
     applying: list[bool] = []
     apply = JournalMachine.apply
@@ -234,7 +234,7 @@ def positions_ignored(producers: Producers, batch: ProducerBatch) -> LandedSeque
     f"{_TEST_PRODUCERS}::test_a_runs_early_landings_are_remembered_with_its_producer",
 )
 def inputs_forgotten() -> AbstractContextManager[Any]:
-    """A journal forgets a producer and its inputs as soon as a run may not begin any more."""
+    """Let a journal forget a producer and its inputs as soon as a run may no longer begin."""
     return mock.patch.object(l0gc.streamlog.journal.apply, "PRODUCER_EXPIRY_MS", RUN_LIMIT_MS)
 
 
@@ -268,7 +268,7 @@ def run_not_compared(producers: Producers, batch: ProducerBatch) -> LandedSequen
     place="l0gc/streamlog/journal/producers.py::Overlay.admit",
 )
 def state_before(self: Overlay, batch: ProducerBatch) -> LandedSequence | None:
-    """Each object of an entry is admitted against the state before the entry; a gap to that is no gap."""
+    """Admit each object of an entry against the state before the entry, and tolerate the gap that results."""
     known = self._base.get(batch.producer_id)
     try:
         return _admit({} if known is None else {batch.producer_id: known}, batch)
@@ -287,7 +287,7 @@ def state_before(self: Overlay, batch: ProducerBatch) -> LandedSequence | None:
     "tests/simulation/test_agreement.py::test_every_reader_assigns_the_same_offsets",
 )
 def own_order() -> AbstractContextManager[Any]:
-    """Whoever reads an entry at an odd millisecond takes its objects the other way round."""
+    """Let readers whose entry has an odd millisecond take its objects in reverse order."""
     apply, decoder = JournalMachine.apply, msgspec.msgpack.Decoder(JournalEntry)
 
     def applied(self: JournalMachine, state: JournalState, entry: StoredEntry) -> None:

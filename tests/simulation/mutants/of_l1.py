@@ -62,7 +62,7 @@ def any_merge() -> AbstractContextManager[Any]:
 
 
 def fits_anyhow(kind: Kind) -> AbstractContextManager[Any]:
-    """An edit of a kind lands, whatever the state."""
+    """Land edits of a kind whatever the state."""
 
     def fitting(state: JournalState, edit: Edit) -> dict[tuple[int, int], str]:
         return {} if edit.kind == kind else _fits(state, edit)
@@ -122,7 +122,7 @@ def commit_below_fence() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def looked_before_fence(self: JournalGarbage, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
-    """What a vacuum knows of the journals is from before the fence."""
+    """Give a vacuum the journals' state from before the fence."""
     before = copy.deepcopy(self._states)
     self._cluster.runtime.clock.sleep(_BETWEEN_S)
     found = _raise_fence(self, before_ms, dropped_before_ms, dry_run=dry_run)
@@ -230,7 +230,7 @@ def _count_and_delete(
     misfits: Rows,
     refused: Mapping[int, str],
 ) -> None:
-    """A commit deletes what it takes for lost: all objects of a partition, unless the journal lists all of them."""
+    """Let a commit delete what it takes for lost: all objects of a partition, unless the journal lists all of them."""
     with self.handle.replica.lock:
         topic = self.handle.state.topics.get(revision)
         known = rows[:0] if topic is None else rows[topic.l1_list.has(rows)]

@@ -57,7 +57,7 @@ def decided_once(self: Replica[Any], decide: Callable[[Any, int], object | None]
 
 
 def _unbounded(log: SharedLog) -> SharedLog:
-    """The same log, whose boundary is never asked for."""
+    """Return the same log, which never reads its boundary."""
     other = copy.copy(log)
     other.boundary = copy.copy(log.boundary)
     other.boundary.is_due = lambda as_of_ms, date_ms: False  # type: ignore[method-assign]
@@ -183,7 +183,7 @@ class _Hopeful(Wrapped):
 
 
 class _Sure(Wrapped):
-    """A store whose refusals are believed, also where nobody can look why."""
+    """A store whose refusals are believed, even if the reason cannot be read."""
 
     refused = ""
 
@@ -245,7 +245,7 @@ def refusal_believed() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def date_believed(self: Boundary, as_of_ms: int, date_ms: int) -> bool:
-    """A time that goes back proves that no time has passed."""
+    """Take a time that goes back as proof that no time has passed."""
     return date_ms - as_of_ms >= self.min_age_ms // 3
 
 
@@ -286,7 +286,7 @@ def state_ahead_of_log() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def time_forgotten() -> AbstractContextManager[Any]:
-    """A replay takes the log's time from the entries after the checkpoint alone."""
+    """Let a replay take the log's time only from the entries after the checkpoint."""
     original = Replica.replay
 
     def replay(self: Replica[Any], *, whole: bool = True) -> Folder:

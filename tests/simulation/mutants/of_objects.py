@@ -1,4 +1,6 @@
-"""Mutants of what scans, deletes, reads and writes objects: the sweep, the uploader, the reconciler, readers and inputs."""
+"""Mutants of the code that scans, deletes, reads and writes objects: the sweep, the uploader, the reconciler, readers
+and inputs.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ _offer: Callable[..., dict[Any, Any]] = Landing._offer
 
 
 class _Sorting(Wrapped):
-    """Sorts each page, so that nobody sees that the store does not."""
+    """Sorts each page, which hides that the store does not."""
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         for page in self._store.scan(prefix, start_after):
@@ -83,7 +85,7 @@ def anything_after_a_key() -> AbstractContextManager[Any]:
 
 
 class _LocalTime(Wrapped):
-    """Tells the process's own time."""
+    """Returns the process's own time."""
 
     def __init__(self, store: Any, now_ms: Callable[[], int]) -> None:
         super().__init__(store)
@@ -114,7 +116,7 @@ _upload_l1: Final = level_one_write.upload_l1
 
 
 class _Careless(Wrapped):
-    """Takes an object for stored, whatever the store says."""
+    """Takes an object for stored, whatever the store answers."""
 
     def put_bulk(self, key: str, body: bytes) -> None:
         with suppress(StoreError):
@@ -170,7 +172,7 @@ def looks_once(self: Any, gone: Any) -> None:
     place="l0gc/streamlog/ingest/landing.py::Landing._offer",
 )
 def refused_dropped(self: Landing, objects: Sequence[WrittenObject]) -> dict[Any, Any]:
-    """What one journal refuses as stale is taken for landed."""
+    """Take a part that one journal refuses as stale for landed."""
     for journal, _ in _offer(self, objects):
         for o in objects:
             o.left.pop(journal, None)
@@ -186,7 +188,7 @@ def refused_dropped(self: Landing, objects: Sequence[WrittenObject]) -> dict[Any
     place="l0gc/streamlog/ingest/landing.py::Landing._offer",
 )
 def refused_twice(self: Landing, objects: Sequence[WrittenObject]) -> dict[Any, Any]:
-    """Where one journal refuses a part of an object as stale, all parts of it are sent again."""
+    """Send all parts of an object again if one journal refuses a part as stale."""
     before = [dict(o.left) for o in objects]
     refused = _offer(self, objects)
     for o, parts in zip(objects, before, strict=True):
@@ -276,5 +278,5 @@ def read_once(read: Callable[[], Any]) -> Any:
     f"{_PLACES}::test_a_full_store_is_swept_without_a_record_by_name",
 )
 def recorded_in_the_bucket() -> AbstractContextManager[Any]:
-    """A run's record goes into the bucket, whatever the options say."""
+    """Write a run's record into the bucket, whatever the options are."""
     return everywhere("l0gc.collect.run", "sink_of", lambda store, options: store)

@@ -1,4 +1,4 @@
-"""Mutants of pins: what a computation, a vacuum, a truncation and a clock may not do while one lives."""
+"""Mutants of pins: what a computation, a vacuum, a truncation and a clock must not do while a pin lives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what notices that a journal was set back to an older copy."""
+"""Mutants of the checks that notice a journal that was set back to an older copy."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def ends_not_kept() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def lower_is_not_due(published: PublishedWatermark | None, *rest: Any, lowest: int | None, **more: Any) -> str:
-    """`gc` takes an M that is lower than the published one for one that cannot move."""
+    """Let `gc` treat an M below the published one as one that cannot move."""
     if published is not None and lowest is not None:
         lowest = max(lowest, published.watermark)
     return _compute_not_due(published, *rest, lowest=lowest, **more)
@@ -202,7 +202,7 @@ def set_back_unseen() -> AbstractContextManager[Any]:
     place="l0gc/streamlog/garbage_facts.py::JournalNames._keep",
 )
 def lost_are_orphans(self: JournalNames, journal: int, state: JournalState) -> None:
-    """What only the lost part of a log had named is an orphan."""
+    """Treat objects that only the lost part of a log had named as orphans."""
     _keep(self, journal, state)
     self._kept.clear()
 
@@ -215,7 +215,7 @@ def lost_are_orphans(self: JournalNames, journal: int, state: JournalState) -> N
     simulated=False,
 )
 def swept_before_lifted(published: PublishedWatermark | None, unit: UnitSummary, *, by_m: bool = False) -> None:
-    """What was accepted stops nobody, whatever it needs."""
+    """Let an accepted journal stop nothing, whatever it needs."""
     _check_set_back(published, unit)
 
 
@@ -265,7 +265,7 @@ def given_up_on_half_a_memory() -> AbstractContextManager[Any]:
     simulated=False,
 )
 def unread_goes_on() -> AbstractContextManager[Any]:
-    """A journal that could not be read at first takes part as soon as it can be."""
+    """Let a journal take part as soon as it can be read, even if it could not be read at first."""
 
     def units(self: ClusterHandles, *rest: Any, **more: Any) -> Sequence[UnitSummary]:
         found = _units(self, *rest, **more)

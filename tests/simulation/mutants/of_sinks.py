@@ -1,4 +1,4 @@
-"""Mutants of what a sink does with a batch that comes again, and a bridge with a position of another time."""
+"""Mutants of how a sink treats a repeated batch, and how a bridge treats an outdated position."""
 
 from __future__ import annotations
 

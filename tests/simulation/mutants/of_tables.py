@@ -1,4 +1,4 @@
-"""Mutants of tables: what a table's snapshot may name, and which pins may go."""
+"""Mutants of tables: what a table's snapshot may name, and which pins may be deleted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mutants of what concerns the whole cluster: the controller, its topics, and the watermark."""
+"""Mutants of code that concerns the whole cluster: the controller, its topics, and the watermark."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _find_files = l0gc.watermark.external_files._FileSet.__init__
 _add_up = l0gc.watermark.external_rows.add_up
 _refuse_if_set_back = l0gc.watermark.publication.refuse_if_set_back
 _BETWEEN_S = 60.0
-"""So long a mutant takes between two steps that the guard makes one, so that others come between them."""
+"""The seconds that a mutant waits between two steps that the guard makes one, so that others can act between them."""
 
 
 @instead(
@@ -104,7 +104,7 @@ def unreadable_left_out(task: JournalTask, error: L0gcError) -> UnitSummary:
     f"{_TEST_SOURCE}::test_a_topic_that_nothing_has_landed_in_holds_m_below_its_revision",
 )
 def untouched_left_out(self: JournalState, revision: int, first: int, count: int) -> Rows:
-    """A topic that a journal has never heard of is at the journal's newest epoch."""
+    """Put a topic that a journal does not know at the journal's newest epoch."""
     found = _bounds(self, revision, first, count)
     if revision not in self.topics:
         found[:] = 1 << 50

@@ -1,4 +1,4 @@
-"""The table of hazards in docs/why/hazards.md: what it says of each mutant, and how it is written anew."""
+"""Reads and rewrites the table of hazards in docs/why/hazards.md, with a line for each mutant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NEVER = "none"
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table; `number` and `hazard` are empty but for the first mutant of a hazard."""
+    """A line of the table; `number` and `hazard` are empty except for the first mutant of a hazard."""
 
     number: str
     hazard: str
@@ -35,7 +35,7 @@ class Row:
 
     @property
     def found_by(self) -> list[int]:
-        """The seeds that found the mutant; none if the simulation does not, or too rarely."""
+        """The seeds that found the mutant; none if the simulation does not find it, or too rarely."""
         return [] if self.seeds == _NEVER else [int(seed) for seed in self.seeds.split(", ")]
 
     def __str__(self) -> str:
@@ -44,14 +44,14 @@ class Row:
 
 
 def rows(text: str) -> list[Row]:
-    """The lines of the table."""
+    """Return the lines of the table."""
     m = _TABLE.search(text)
     assert m is not None, f"{DOCUMENT} has no table of hazards"
     return [Row(*(cell.strip() for cell in line[1:-1].split("|"))) for line in m[1].splitlines()]
 
 
 def hazards(text: str) -> dict[int, str]:
-    """What each hazard is."""
+    """Return what each hazard is."""
     return {int(row.number): row.hazard for row in rows(text) if row.number}
 
 
@@ -67,7 +67,7 @@ def row_of(mutant: Mutant, hazard: str, seeds: Sequence[int]) -> Row:
 
 
 def written(text: str, mutants: list[Mutant], found: dict[str, list[Caught]]) -> str:
-    """The document with a line for each mutant: what `found` says of it, and else what the document says now."""
+    """Return the document with a line for each mutant, from `found` or else from the document's present line."""
     before = {row.name: row.found_by for row in rows(text)}
     about = hazards(text)
     lines, last = [], -1

@@ -1,4 +1,4 @@
-"""Every mutant is found by the simulation, by the seeds of docs/why/hazards.md, or has tests that name it."""
+"""The simulation finds every mutant, by the seeds of docs/why/hazards.md, or tests are named for it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SAMPLE = (
     "fence-alone",
     "refused-too-late",
 )
-"""What `make test` hunts: nearly every seed finds them."""
+"""The mutants that `make test` hunts, because nearly every seed finds them."""
 
 
 def test_the_table_says_what_the_registry_says() -> None:

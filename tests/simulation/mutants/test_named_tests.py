@@ -1,6 +1,6 @@
-"""Every guard that is switched off is found by the tests that are named for it.
+"""The tests that are named for a guard find that it is switched off.
 
-A file of its own, so that it runs next to the search of the seeds.
+This file is separate, so that it runs next to the search of the seeds.
 """
 
 from __future__ import annotations

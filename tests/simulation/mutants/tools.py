@@ -1,4 +1,4 @@
-"""How a guard is switched off: a name of l0gc's stands for something else, wherever l0gc has imported it, for a while."""
+"""Switches a guard off: replaces a name of l0gc, wherever l0gc has imported it, for a while."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Mutant:
         guard: where it is, as `file.py::Name`.
         what: what the code does without it, in a phrase.
         off: switches it off.
-        tests: node ids of tests that fail then.
-        simulated: whether the simulation has to find it, too.
+        tests: node ids of tests that then fail.
+        simulated: whether the simulation must find it, too.
         set_back: whether it is hunted by the seeds of `set_back.py`, in which parts of the bucket go back.
     """
 
@@ -41,7 +41,7 @@ class Mutant:
 def mutant(
     hazard: int, guard: str, what: str, *tests: str, simulated: bool = True, set_back: bool = False
 ) -> Callable[[Switch], Mutant]:
-    """Makes a `Mutant` of what switches the guard off, under its name."""
+    """Make a `Mutant` of the function that switches the guard off, under its name."""
 
     def made(off: Switch) -> Mutant:
         return Mutant(hazard, off.__name__.replace("_", "-"), guard, what, off, tests, simulated, set_back)
@@ -52,7 +52,7 @@ def mutant(
 def instead(
     hazard: int, guard: str, what: str, *tests: str, simulated: bool = True, set_back: bool = False, place: str = ""
 ) -> Callable[[Callable[..., Any]], Mutant]:
-    """Makes a `Mutant` of a function that stands in for the guard itself, or for what is at `place`."""
+    """Make a `Mutant` of a function that replaces the guard itself, or the function at `place`."""
     file, _, name = (place or guard).partition("::")
     owner, _, attribute = name.rpartition(".")
     module = file.removesuffix(".py").replace("/", ".")
@@ -71,7 +71,7 @@ def instead(
 
 @contextmanager
 def everywhere(module: str, name: str, instead: Any) -> Iterator[None]:
-    """`module.name` is `instead`, there and in every module that has imported it from there."""
+    """Replace `module.name`, there and in every module that has imported it from there."""
     original = getattr(importlib.import_module(module), name)
     with ExitStack() as stack:
         for key, m in list(sys.modules.items()):
@@ -81,13 +81,13 @@ def everywhere(module: str, name: str, instead: Any) -> Iterator[None]:
 
 
 def method(owner: type, name: str, instead: Any) -> AbstractContextManager[Any]:
-    """The method of a class is another one."""
+    """Replace the method of a class."""
     return mock.patch.object(owner, name, instead)
 
 
 @contextmanager
 def together(*switches: AbstractContextManager[Any]) -> Iterator[None]:
-    """All of them, while the context holds."""
+    """Apply all of them while the context holds."""
     with ExitStack() as stack:
         for switch in switches:
             stack.enter_context(switch)
@@ -95,7 +95,7 @@ def together(*switches: AbstractContextManager[Any]) -> Iterator[None]:
 
 
 class Wrapped:
-    """A store, but for what a mutant does otherwise."""
+    """A store that a mutant changes in part."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
