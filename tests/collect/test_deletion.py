@@ -1,4 +1,4 @@
-"""Deleting a batch: what may succeed later is tried again, what cannot is reported, and nothing else is touched."""
+"""Deleting a batch: failures that may pass are tried again, others are reported, and no other key is touched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OBJECTS = [Deletable(f"k{i}", i, 10) for i in range(5)]
 
 
 class Stubborn(MemoryStore):
-    """Keys that fail a number of times with a code, each."""
+    """A store whose keys fail with a code for a number of times each."""
 
     def __init__(self, failing: dict[str, tuple[int, str]]) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ def test_only_the_keys_that_failed_are_tried_again(code: str) -> None:
 
 
 def test_the_message_of_a_failed_request_is_cleared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To search a text for secrets takes longer than to ask for a thousand keys again."""
+    """A search of a text for secrets takes longer than repeating a request for a thousand keys."""
     cleared = list[str]()
 
     def clear(text: str) -> str:
@@ -96,13 +96,13 @@ def test_a_key_that_keeps_failing_is_reported_in_the_end() -> None:
     outcome = run(store)
     assert [f.key for f in outcome.failures] == ["k2"]
     assert [o.key for o in outcome.deleted] == ["k0", "k1", "k3", "k4"]
-    assert store.requested["k2"] == TRIES + 1  # the first one went along with others that were taken
+    assert store.requested["k2"] == TRIES + 1  # the first request deleted other keys
     assert list(store.objects) == ["k2", "k5"]
 
 
 @pytest.mark.parametrize("code", ["AccessDenied", "InvalidRequest", "ObjectLocked", "MethodNotAllowed", "Whatever"])
 def test_what_cannot_succeed_is_reported_and_not_tried_again(code: str) -> None:
-    """Object lock and legal holds are reported as AccessDenied, and by other stores with codes of their own."""
+    """Stores report object lock and legal holds as AccessDenied, or with their own codes."""
     store = Stubborn({"k2": (99, code), "k3": (1, "SlowDown")})
     outcome = run(store)
     assert outcome.failures == [DeleteFailure("k2", code, "why")]
@@ -131,7 +131,7 @@ def test_a_store_that_stays_slow_is_waited_for_and_then_reported(error: type[Sto
     assert outcome.deleted == []
     assert {f.key for f in outcome.failures} == {o.key for o in OBJECTS}
     assert PATIENCE_S <= store.clock.monotonic() - began < 2 * PATIENCE_S
-    assert 15 < outcome.requests < 100  # ever longer pauses, with jitter
+    assert 15 < outcome.requests < 100  # pauses grow, with jitter
 
 
 def test_a_store_that_stays_silent_is_not_asked_again() -> None:
@@ -142,7 +142,7 @@ def test_a_store_that_stays_silent_is_not_asked_again() -> None:
 
 
 def test_patience_begins_with_the_batch_and_not_with_the_run() -> None:
-    """A scan may find nothing for an hour; the first 503 after it is no reason to give up."""
+    """A scan may find nothing for an hour; the first 503 after it must not end the run."""
     store = MemoryStore()
     for o in OBJECTS:
         store.put(o.key, b"")
@@ -162,7 +162,7 @@ def test_a_time_out_makes_the_run_slower_and_another_error_does_not() -> None:
     for error, throttled in ((StoreTimeoutError, 1), (ThrottledError, 1), (StoreError, 0)):
         store = MemoryStore()
         deleter, pacer = a_deleter(store)
-        deleter.delete(OBJECTS)  # of a store that never took anything, nothing is known
+        deleter.delete(OBJECTS)  # a store that has accepted nothing yet has no rate to lower
         store.fault = failing(error("x"), times=1)
         assert deleter.delete(OBJECTS).deleted == OBJECTS
         assert (pacer.throttled, pacer.rate() is None) == (throttled, not throttled)
@@ -203,7 +203,7 @@ def test_a_stop_ends_it_after_the_request_that_is_under_way() -> None:
 
 @pytest.mark.parametrize("then", ["a stop", "a refusal"])
 def test_what_an_unanswered_request_may_have_deleted_is_not_reported_as_left(then: str) -> None:
-    """Of what was left, nobody looks for a delete marker when the run is taken back."""
+    """An undelete looks for no delete markers of objects that were left."""
     stop = threading.Event()
     store = MemoryStore()
 
@@ -223,7 +223,7 @@ def test_what_an_unanswered_request_may_have_deleted_is_not_reported_as_left(the
 
 @pytest.mark.parametrize("code", ["InternalError", "RequestTimeout"])
 def test_a_key_whose_first_answer_proved_nothing_has_no_known_marker(code: str) -> None:
-    """It may have been deleted, marker and all, before the store answered that something went wrong inside."""
+    """It may have been deleted, with a marker, before the store answered with an internal error."""
 
     class Versioned(Stubborn):
         def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:
@@ -269,7 +269,7 @@ def test_a_stop_is_heard_while_waiting_for_a_slow_store() -> None:
 
 
 def test_a_store_that_takes_nothing_gets_smaller_and_smaller_requests() -> None:
-    """Where it takes only so few at once, it would never take any."""
+    """A store that accepts only small requests would otherwise never accept one."""
 
     class Small(MemoryStore):
         def delete(self, keys: Sequence[str]) -> list[DeleteFailure]:
@@ -286,7 +286,7 @@ def test_an_old_pause_reading_is_refreshed_before_a_request() -> None:
     pause = PauseWatch(store, store.clock, stop)
     deleter = Deleter(store, Runtime(store.clock, random.Random(0)), pacer, stop, pause=pause)
     assert not pause.is_set()
-    assert deleter.delete(OBJECTS[:1]).deleted == OBJECTS[:1]  # ten seconds later, and it is read again
+    assert deleter.delete(OBJECTS[:1]).deleted == OBJECTS[:1]  # ten seconds later, so the pause is read again
     set_pause(store, "disk audit", "ann")
     outcome = deleter.delete(OBJECTS)
     assert (outcome.deleted, outcome.left, outcome.error) == ([], OBJECTS, None)

@@ -1,4 +1,4 @@
-"""The pace: as fast as a store takes it, never faster than allowed, whatever the store says when it has had enough."""
+"""The pace: as fast as the store accepts deletions, never faster than allowed, however the store signals its limit."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ LATENCY_S = 0.02
 
 
 class Limited:
-    """A store that takes `limit` objects a second, and as many as `burst_s` seconds' worth at once.
+    """A store that accepts `limit` objects a second, and bursts of up to `burst_s` seconds' worth.
 
     Args:
-        by_key: whether it takes a part of a request, and answers 200 with a SlowDown for each of the other keys.
+        by_key: whether it accepts a part of a request, and answers 200 with a SlowDown for each other key.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Limited:
 def sweep_against(
     limit: float, burst_s: float, *, by_key: bool, workers: int, seconds: float, max_rate: float | None = None
 ) -> tuple[Limited, Pacer, int]:
-    """Workers that always have something to delete; returns the server, the pacer and how many objects failed."""
+    """Run workers that always have something to delete; return the server, the pacer and the number of failed objects."""
     server = Limited(VirtualClock(), limit, burst_s, by_key=by_key)
     pacer, failed = sweep_until(server, workers, lambda clock: clock.sleep(seconds), max_rate)
     return server, pacer, failed
@@ -69,7 +69,7 @@ def sweep_against(
 def sweep_until(
     server: Limited, workers: int, over: Callable[[VirtualClock], None], max_rate: float | None = None
 ) -> tuple[Pacer, int]:
-    """Workers delete until `over` returns; the pacer, and how many objects failed."""
+    """Let workers delete until `over` returns; return the pacer and the number of failed objects."""
     clock, stop = server._clock, threading.Event()
     runtime = Runtime(clock, random.Random(1))
     pacer = Pacer(runtime, max_rate, stop)
@@ -98,7 +98,7 @@ SETTLES = [
 
 
 def quick(case: tuple[float, ...], *, if_whole: Collection[tuple[float, ...]]) -> Any:
-    """Return the case, for `make thorough` if a store that refuses whole requests makes it long and it is not named here."""
+    """Return the case, as a thorough one if the store refuses whole requests and `if_whole` does not contain it."""
     return case if case[-1] or case in if_whole else pytest.param(*case, marks=pytest.mark.thorough)
 
 
@@ -129,7 +129,7 @@ def test_a_store_that_takes_little_at_once_gets_smaller_batches(limit: float, bu
 
 
 def test_a_store_that_was_away_gets_its_pace_back() -> None:
-    """A quarter of a minute of nothing but 503 costs that time, and little more."""
+    """After 15 seconds of 503 answers only, the store's pace is soon back."""
     server = Limited(VirtualClock(), 1e9, 1, by_key=False)
 
     def away(clock: VirtualClock) -> None:
@@ -163,7 +163,7 @@ def test_the_rate_that_was_requested_is_never_exceeded(
         sent += n
         assert sent <= max_rate * at + 1
     times = [at for at, _ in server.sent]
-    for i, first in enumerate(times):  # nor in any second by more than one batch
+    for i, first in enumerate(times):  # no second exceeds the rate by more than one batch
         in_one_second = sum(n for _, n in server.sent[i : bisect.bisect_left(times, first + 1)])
         assert in_one_second <= max_rate * 1.1 + 2 * min(PAGE_SIZE, max(1, max_rate))
     if limit > max_rate * 2:
@@ -196,7 +196,7 @@ def test_idle_time_earns_no_burst() -> None:
 
 
 def a_slowed_pacer() -> tuple[Pacer, FakeClock]:
-    """Its store took 1,000 objects in a second, and then refused more."""
+    """Return a pacer whose store accepted 1,000 objects in a second and then refused more."""
     pacer, clock = a_pacer()
     sent_at = clock.monotonic()
     clock.ms += 1000
@@ -252,7 +252,7 @@ def test_nothing_is_lowered_while_nothing_is_taken_but_requests_get_smaller() ->
 
 
 def test_a_request_gets_its_size_when_its_turn_comes() -> None:
-    """Else a request of a pace that was too fast would hold up all that wait behind it."""
+    """Otherwise a request with the size of an earlier, faster pace would delay all requests behind it."""
     pacer, clock = a_slowed_pacer()
     began = clock.monotonic()
     assert pacer.wait(PAGE_SIZE) == 900 * GRANT_S

@@ -1,4 +1,6 @@
-"""The pause: every sweep obeys it, before it begins and on its way; the first one is kept; in doubt it is set."""
+"""The pause: every sweep obeys it, before its start and during its run; the first pause is kept, and doubt counts as a
+pause.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,7 @@ def test_the_first_pause_is_kept() -> None:
 def test_clearing_a_pause_does_not_report_a_newer_pause() -> None:
     store = MemoryStore()
     first, _ = set_pause(store, "disk audit", "ann")
-    store.fault = once(lambda: store.delete([PAUSED]), "get")  # bob has just learned that there is one
+    store.fault = once(lambda: store.delete([PAUSED]), "get")  # bob has just learned that a pause exists
     store.clock.sleep(60)
     second, new = set_pause(store, "another reason", "bob")
     assert new
@@ -160,7 +162,7 @@ def test_a_dry_run_shows_its_numbers_and_the_pause() -> None:
 
 
 def _when_deletes(store: MemoryStore, n: int, then: Callable[[], object]) -> Callable[[Call], None]:
-    """After the n-th DELETE of level zero, once."""
+    """Call `then` once, after the n-th DELETE of level zero."""
     done: list[int] = []
 
     def fault(call: Call) -> None:
@@ -189,7 +191,7 @@ def test_a_pause_in_the_middle_ends_the_run_in_good_order(monkeypatch: pytest.Mo
     if threads:
         assert 15 <= len(gone) <= 10 * (2 + SEGMENTS_IN_HAND) < len(garbage)
     else:
-        assert len(gone) == 20  # the segment in which it was set is done
+        assert len(gone) == 20  # the segment during which the pause was set is finished
     assert result.uploads_aborted == 0
     rows = on_record(cluster)
     assert {f.key for f in rows if f.status == DELETED} == gone
@@ -235,7 +237,7 @@ def test_the_pause_is_read_once_per_plan_and_segment(monkeypatch: pytest.MonkeyP
     assert looks == ["get"]
     looks.clear()
     assert sweep(cluster, ranges=1).deleted == 60
-    assert looks == ["get"] + ["get", "segment", "segment"] * 6  # each segment is recorded as planned, then as it ended
+    assert looks == ["get"] + ["get", "segment", "segment"] * 6  # each segment is recorded before and after
 
 
 def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:

@@ -1,4 +1,4 @@
-"""Which steps of gc are due; after one failed: what still runs, and what the run ends with."""
+"""Which steps of gc are due, which still run after a failure, and the exit code of the run."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def not_due(
 
 
 def test_m_is_computed_where_it_could_let_something_go() -> None:
-    assert not_due()  # M could move, over nothing
+    assert not_due()  # M could move, but would release nothing
     assert not not_due(landed=12)
     assert not not_due(note=GcNote(11, AT_MS, held=1, swept=7))
     assert not not_due(note=GcNote(11, AT_MS, held=-1, swept=7))
-    assert not not_due(note=GcNote(11, AT_MS - 1, held=0, swept=7))  # somebody else computed it since
+    assert not not_due(note=GcNote(11, AT_MS - 1, held=0, swept=7))  # another run has since computed M
 
 
 def test_m_is_not_computed_where_it_cannot_move() -> None:
@@ -57,7 +57,7 @@ def test_m_is_not_computed_where_it_cannot_move() -> None:
 
 
 def test_m_is_computed_where_it_would_be_lower_than_published() -> None:
-    """A journal was set back, and computing M says so (hazard 38)."""
+    """Computing M reports the journal that was set back (hazard 38)."""
     assert not not_due(lowest=6)
     assert not not_due(lowest=6, landed=12)
 
@@ -76,7 +76,7 @@ def test_a_sweep_is_due_where_m_has_moved_over_something() -> None:
     assert sweep_not_due(PublishedWatermark("c", -1, 0, AT_MS), GcNote())
     assert sweep_not_due(PUBLISHED, NOTE)
     assert not sweep_not_due(PUBLISHED, GcNote(swept=6))
-    assert not sweep_not_due(PUBLISHED, GcNote(swept=6, shadowed=7))  # a shadow run deleted nothing
+    assert not sweep_not_due(PUBLISHED, GcNote(swept=6, shadowed=7))  # a shadow run deletes nothing
     assert sweep_not_due(PUBLISHED, GcNote(swept=6, shadowed=7), shadow=True)
     assert sweep_not_due(PublishedWatermark("c", 7, 9, AT_MS, 0, 0, 10), GcNote(swept=6))
     assert not sweep_not_due(PublishedWatermark("c", 7, 9, AT_MS), GcNote(swept=6))
@@ -98,7 +98,7 @@ def test_a_note_that_cannot_be_read_says_nothing(body: bytes) -> None:
 
 
 def test_nothing_is_deleted_unless_m_was_computed_or_need_not_be() -> None:
-    """And nothing is moved for an M that was not computed."""
+    """The other steps run even if M was not computed."""
     others = [s for s in STEPS if s not in (SWEEP, VACUUM)]
     for failed in itertools.chain.from_iterable(itertools.combinations(others, n) for n in range(6)):
         assert {is_left_out(step, failed) for step in (SWEEP, VACUUM)} == {COMPUTE in failed}

@@ -1,4 +1,4 @@
-"""The plan: what a sweep obeys, decided before anything is deleted."""
+"""The plan: the limits of a sweep, decided before it deletes anything."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_pause_lets_only_a_dry_run_start(
 
 
 def test_without_a_minimum_age_an_object_of_this_very_moment_goes() -> None:
-    """The store's clock comes in whole seconds, objects' times may not."""
+    """The store's clock has whole seconds, but the times of objects may be finer."""
     cluster = a_cluster()
     store = store_of(cluster)
     late = cluster.controller.layout().format(0, 1, "0000ffff-0000-4000-8000-000000000000")
@@ -200,7 +200,7 @@ def test_with_a_grace_only_what_an_m_of_then_allowed_goes() -> None:
 @pytest.mark.parametrize("hours", [-20, -1, -0.15, 0.15, 1, 20])
 @pytest.mark.parametrize("when", ["published", "swept"])
 def test_a_reply_with_a_wrong_date_ends_no_grace_early(hours: float, when: str) -> None:
-    """Hazard 34: whichever reply is wrong, M was not published an hour ago."""
+    """Hazard 34: whichever reply has a wrong date, M was published less than an hour ago."""
     for wrong in range(3):
         store = MisdatedStore(int(hours * 3_600_000))
         cluster = topic_in_memory(store=store)
@@ -231,7 +231,7 @@ def test_a_reply_with_a_wrong_date_ends_no_grace_early(hours: float, when: str) 
 
 
 def test_grace_begins_when_a_suspended_publisher_writes() -> None:
-    """Hazard 16: its date is from before it was suspended. A pin afterwards does not begin the grace anew."""
+    """Hazard 16: the publication's date precedes the suspension. A later pin does not restart the grace."""
     cluster = topic_in_memory()
     store = store_of(cluster)
     for _ in range(4):
@@ -301,14 +301,14 @@ def test_a_share_of_nothing_deletes_nothing_even_if_more_is_usual() -> None:
 
 
 class Weeks:
-    """A cluster with a share, whose M follows the epoch by two unless it is held."""
+    """A cluster with a limited share, whose M follows the epoch by two unless it is held."""
 
     def __init__(self) -> None:
         self.cluster = memory_cluster()
         self._layout, self._epoch, self._names, self._m = self.cluster.controller.layout(), 0, count(), 0
 
     def tick(self, uploads: int, *, held: bool = False) -> SweepResult:
-        """Ten minutes in which so many objects land; `held` as by a pin."""
+        """Let ten minutes pass, land `uploads` objects, publish M and sweep; `held` keeps M, like a pin."""
         cluster = self.cluster
         store_of(cluster).clock.sleep(600)
         self._epoch = cluster.controller.advance()
@@ -326,7 +326,7 @@ class Weeks:
 
 
 def test_a_week_of_days_nights_and_pins_stays_within_the_share() -> None:
-    """Once uploads rest, or a pin has ended, what is garbage is most of what there is."""
+    """Garbage is most of the bucket once uploads stop or a pin has ended."""
     weeks = Weeks()
     for day in range(7):
         pinned = range(6, 18) if day in (2, 5) else range(0)
@@ -351,10 +351,10 @@ def test_the_share_ends_a_jump_of_m_however_long_it_takes() -> None:
     result = weeks.tick(500, held=True)
     assert not result.over_ratio
     weeks.tick(0, held=True)
-    result = weeks.tick(0)  # by mistake
+    result = weeks.tick(0)  # M jumps by mistake
     assert result.over_ratio
     assert len(level_zero(weeks.cluster)) >= 240
-    for _ in range(20):  # nobody looks, and the share is of a listing that shrinks
+    for _ in range(20):  # time passes without a scan
         store_of(weeks.cluster).clock.sleep(3_600)
     before = len(level_zero(weeks.cluster))
     assert weeks.tick(0).over_ratio
@@ -414,7 +414,7 @@ def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
     [
         (Sweep(max_bytes=180), "", 60, 180),
         (Sweep(max_bytes=179), BYTES, 59, 175),
-        (Sweep(max_bytes=5), BYTES, 4, 5),  # 1, 1, 1, 2, then one of 2
+        (Sweep(max_bytes=5), BYTES, 4, 5),  # sizes 1, 1, 1, 2, but not another 2
         (Sweep(max_objects=60, max_bytes=180, max_delete_ratio=1.0), "", 60, 180),
         (Sweep(max_bytes=50, max_delete_ratio=1.0), BYTES, 19, 50),
         (Sweep(max_objects=59, max_delete_ratio=1.0), OBJECTS, 59, 175),
@@ -429,7 +429,7 @@ def test_a_share_of_a_bucket_that_nobody_counted_is_refused() -> None:
 def test_the_limit_that_excluded_an_object_is_on_record(
     options: Sweep, limited_by: str, deleted: int, size: int, page: int
 ) -> None:
-    """Sixty objects of 180 bytes are eligible, in each shard three of each size from 1 to 5."""
+    """Sixty objects of 180 bytes in total are eligible: three of each size from 1 to 5 in each shard."""
     cluster = a_cluster(watermark=None)
     store_of(cluster).page_size = page
     state = cluster.controller.snapshot()

@@ -1,4 +1,4 @@
-"""The run record: whatever moment a run is killed at, what is gone is on record, and what the record says is true."""
+"""The run record: at whatever moment a run is killed, its deletions are on record, and the record is true."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from tests.collect.test_sweep_local import a_cluster, expected_garbage, level_ze
 from tests.support.memory_store import Call, MemoryStore, store_of
 
 NO_RUN = "20261301T000000Z-0123abcd"
-"""A name of a run's form, of a month that there is not."""
+"""A run id whose month does not exist."""
 
 
 class Killed(BaseException):
-    """The process is gone: nobody catches this."""
+    """The process dies, so no handler may catch this."""
 
 
 @pytest.fixture
@@ -48,7 +48,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def killed_at(number: int, page_size: int) -> tuple[ClusterHandles, set[str], bool]:
-    """A cluster whose sweep was killed before its store call `number` (or after, if odd); what is gone; whether it was."""
+    """Kill a sweep before its store call `number` / 2, or after it if odd; return the cluster, the deleted keys, and
+    whether it died.
+    """
     cluster = a_cluster()
     store = store_of(cluster)
     store.page_size = page_size
@@ -76,7 +78,7 @@ def statuses(cluster: ClusterHandles) -> dict[str, str]:
 
 
 def test_a_killed_runs_record_is_true(small: int) -> None:
-    """Every call of a run is tried: before it takes effect, and after."""
+    """The test kills a run before and after each of its store calls."""
     garbage = expected_garbage(a_cluster(), 4)
     for number in itertools.count():
         cluster, gone, killed = killed_at(number, small)
@@ -95,7 +97,7 @@ def test_a_killed_runs_record_is_true(small: int) -> None:
             assert (runs[0].summary is None) == (
                 killed and f"{folder(runs[0].run_id)}run.json" not in cluster_keys(cluster)
             )
-        SweepRun(cluster).run(1)  # the next run goes on
+        SweepRun(cluster).run(1)  # the next run finishes the work
         assert expected_garbage(cluster, 4) == set()
         if not killed:
             assert number > 40
@@ -138,7 +140,7 @@ def test_segments_of_threads_and_of_workers_never_share_a_name() -> None:
 
 
 def test_a_key_whose_delete_got_no_answer_is_looked_up(small: int) -> None:
-    """It is on record as failed; the bucket shows whether it is gone."""
+    """The record calls it failed, and a look at the bucket shows whether it was deleted."""
 
     class Silent(MemoryStore):
         def delete(self, keys: list[str]) -> list[DeleteFailure]:  # type: ignore[override]
@@ -156,13 +158,13 @@ def test_a_key_whose_delete_got_no_answer_is_looked_up(small: int) -> None:
 
 
 def test_an_object_in_two_segments_is_reported_once(small: int) -> None:
-    """As after an executor died: planned by one worker, deleted by the next."""
+    """An executor died after one worker planned the object, and another worker deleted it."""
     cluster = a_cluster()
     result = SweepRun(cluster).run(1)
     gone = [Deletable(k, 1, 1) for k, s in statuses(cluster).items() if s == DELETED]
     RunRecord(cluster.store, result.run_id, "lost").plan([*gone[:7], Deletable("level_zero/data/never", 1, 1)])
     detail = show_run(cluster, result.run_id)
-    assert detail.by_status == {DELETED: len(gone) + 1}  # the last one is planned, and not there: it was deleted
+    assert detail.by_status == {DELETED: len(gone) + 1}  # the planned object does not exist, so it counts as deleted
 
 
 def test_runs_are_listed_newest_last_and_read_only_as_shown() -> None:

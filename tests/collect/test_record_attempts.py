@@ -1,4 +1,4 @@
-"""How runs ended: what is recorded, what is not, and that a note which cannot be written is no error."""
+"""The outcome of runs: which ones are recorded, and a note that cannot be written is not an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.memory_store import MemoryStore, failing, memory_cluster
 
 
 def known(cluster: ClusterHandles) -> MemoryStore:
-    """The store of a cluster that has been looked at."""
+    """Return the store of a cluster whose state has been read."""
     cluster.controller.snapshot()
     assert isinstance(cluster.store, MemoryStore)
     return cluster.store
@@ -84,7 +84,7 @@ def test_a_partial_run_is_recorded_as_partial() -> None:
     with pytest.raises(AccessDeniedError):
         run(cluster, AccessDeniedError("no"), whole=False)
     assert last(store) is None
-    for _ in range(2):  # the second one replaces the first
+    for _ in range(2):  # the second run replaces the first
         store.clock.sleep(60)
         run(cluster, whole=False)
         assert last(store) == Attempt("reconcile", 0, "", store.clock.ms, part=True)
@@ -93,7 +93,7 @@ def test_a_partial_run_is_recorded_as_partial() -> None:
     run(cluster, whole=False)
     found = last(store)
     assert found is not None
-    assert (found.exit_code, found.part) == (1, False)  # what failed for the whole is not forgotten
+    assert (found.exit_code, found.part) == (1, False)  # the failure of the whole run is kept
 
 
 def test_a_partial_run_does_not_replace_an_unreadable_record() -> None:

@@ -1,4 +1,4 @@
-"""A store that is full is cleaned: the run record goes to a folder of this machine, or nowhere, if that is said by name."""
+"""A full store can be cleaned: the run record goes to a local folder, or nowhere if an option says so."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.memory_store import Call, failing, store_of
 
 
 def a_full_cluster(error: type[StoreError] = StoreError) -> ClusterHandles:
-    """Reads and deletes go on; every write is refused, as by a disk without room."""
+    """Create a cluster whose store refuses every write, like a full disk, but still reads and deletes."""
     cluster = a_cluster()
     store_of(cluster).fault = failing(error("507 InsufficientStorage: no room left"), "put*")
     return cluster
@@ -63,7 +63,7 @@ def test_a_full_store_is_swept_with_its_record_in_a_folder(tmp_path: Path) -> No
 
 
 def test_a_record_file_is_on_disk_when_the_write_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A power failure loses what is in no `fsync`: the content, the name, or a new folder's name in the one above."""
+    """A power failure loses everything without an `fsync`: content, a name, or a new folder's name in its parent."""
     synced = dict[Path, set[str] | bytes]()
 
     def fsync(descriptor: int) -> None:
@@ -98,7 +98,7 @@ def test_a_killed_runs_deletions_are_recorded_locally_first(tmp_path: Path, monk
         full(call)
         if call.kind == "delete":
             if call.when == "after":
-                raise KeyboardInterrupt  # the process dies, and nobody writes what became of the segment
+                raise KeyboardInterrupt  # the process dies without recording the segment's end
             (segment,) = [k for k in records.list(RUNS).modified_ms if k.endswith(".parquet")]
             assert {r.status for r in read_segment(records, segment)} == {PLANNED}
 

@@ -1,4 +1,4 @@
-"""Runs that delete: how they end on record, and how what workers elsewhere did is counted."""
+"""Runs that delete: how the record shows their end, and how work on executors is counted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def a_vacuum() -> Made:
 
 
 def ended_by(e: BaseException, run: Made) -> MemoryStore:
-    """What a run leaves whose first DELETE request raises `e` after its effect."""
+    """Run until the first DELETE request has taken effect and raises `e`; return the store."""
     store, work = run
     store.fault = failing(e, "delete", when="after")
     with pytest.raises(type(e)):
@@ -70,7 +70,7 @@ def test_a_run_whose_process_is_killed_leaves_no_end(make: Callable[[], Made]) -
 
 
 class Losing(Elsewhere):
-    """Loses the executor of the first part in the middle of a segment, and has the part done again, as Spark does."""
+    """Loses the executor of the first part in the middle of a segment, and repeats the part, as Spark does."""
 
     def do(self, work: Callable[[Any, Any], Any], part: Any) -> Any:
         if self.lost:
@@ -156,7 +156,7 @@ def test_undelete_leaves_existing_objects_that_a_killed_run_only_planned() -> No
 
 @pytest.mark.parametrize("workers", [Elsewhere, Losing])
 def test_what_a_vacuums_lost_worker_deleted_is_counted_once(small_segments: None, workers: type[Elsewhere]) -> None:
-    """An object may be on record of the one that was lost, and deleted by the one that took its place."""
+    """The lost worker may have recorded an object that its replacement deletes."""
     cluster, store = vacuumed_cluster()
     source = FakeGarbage(fence_at=10)
     keys = [key_of(1, f"{n:04}") for n in range(30)]
@@ -178,7 +178,7 @@ def test_a_dry_run_elsewhere_says_the_same_and_leaves_all() -> None:
 
 
 def test_every_limit_needs_one_process() -> None:
-    """On executors each task would have the whole limit."""
+    """On executors each task would get the whole limit."""
     options = Sweep(max_objects=1, max_bytes=1, max_delete_ratio=1.0)
     limits = DeletionPlan(options=options, ratio_limit=1).limits
     assert set(limits) == {name for name in Deletion.__struct_fields__ if name.startswith("max_")} - {"max_rate"}
@@ -211,7 +211,7 @@ def test_what_one_process_must_keep_is_refused_elsewhere(
 
 
 def test_recorded_times_are_those_of_the_task() -> None:
-    """A task may wait for hours until an executor is free."""
+    """A task may wait for hours for a free executor."""
 
     class Late(Elsewhere):
         def do(self, work: Callable[[Any, Any], Any], part: Any) -> Any:

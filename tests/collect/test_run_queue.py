@@ -1,4 +1,4 @@
-"""A queue in virtual time: at the store's speed, with a bound on what is in hand, and a pause that ends it soon."""
+"""A queue in virtual time: it keeps the store's speed, bounds the objects in hand, and stops soon after a pause."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from tests.collect.test_deletion_pacing import Limited
 from tests.support.virtual_time import VirtualClock, VirtualThreads
 
 SMALL_S = 0.01
-"""What a small request needs."""
+"""Seconds that a small request takes."""
 PAUSE = msgspec.json.encode(Pause("disk audit", "ann", 0))
 
 
 class Bucket(Limited):
-    """A store that also keeps a run record, which is not encoded here, and from some moment on a pause."""
+    """A store that also keeps a run record, without encoding it, and is paused from `paused_at` on."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Bucket(Limited):
 def removed_from(
     store: Bucket, seconds: float, segment: int, max_rate: float | None = None
 ) -> tuple[DeletionQueue, int]:
-    """Hand over objects for so long, as soon as there is room for them; the most that were in hand at once."""
+    """Hand over objects for `seconds`, as soon as there is room; return the queue and the most objects in hand."""
     clock = store._clock
     runtime = Runtime(clock, random.Random(1))
     queue = DeletionQueue(
@@ -118,7 +118,7 @@ def test_within_five_seconds_nine_tenths_of_what_the_store_takes_go(limit: float
     ids=["as fast as the store takes it", "far less than what is in hand"],
 )  # fmt: skip
 def test_a_pause_ends_it_before_any_other_segment_is_on_record(segment: int, max_rate: float | None) -> None:
-    """And within five seconds before any other request is sent, however many objects are in hand."""
+    """No other request is sent later than five seconds after the pause, however many objects are in hand."""
     store = Bucket(VirtualClock(), 20_000, 0.3, paused_at=8, small_s=SMALL_S)
     queue, _ = removed_from(store, 60, segment, max_rate)
     gone = sum(n for _, n in store.taken)

@@ -1,4 +1,4 @@
-"""Shared L1 objects that a vacuum deleted: found in its record, explained, brought back, and deleted once more."""
+"""Shared L1 objects that a vacuum deleted: found in its record, explained, restored, and deleted again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.vacuum import vacuum
 
 @pytest.fixture
 def cluster(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
-    """A topic whose partitions share an object, in a bucket that keeps versions."""
+    """Create a topic whose partitions share an object, in a bucket that keeps versions."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTACCESSKEY000")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     store = S3Store(StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/a/prefix", endpoint_url=endpoint))

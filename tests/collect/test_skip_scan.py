@@ -1,4 +1,4 @@
-"""The skip-scan: exactly the garbage, whatever lies around it and however it is listed, and few requests for it."""
+"""The skip-scan: it finds exactly the garbage, whatever surrounds it and however it is listed, with few requests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.tries import tries
 
 
 def garbage(layout: KeyLayout, keys: list[str], watermark: int) -> list[str]:
-    """By definition: what parses, at the watermark or below it."""
+    """Return the garbage by definition: the keys that parse, at or below the watermark."""
     parsed = [(k, layout.parse(k)) for k in below(layout, keys)]
     return [k for k, p in parsed if p is not None and p.epoch <= watermark]
 
@@ -46,7 +46,7 @@ def _real_pages_afterwards() -> Iterator[None]:
 
 
 def pages_of(size: int) -> None:
-    """The scan takes a page of `size` for a full one, as the store makes it."""
+    """Make `size` keys a full page for the scan, as for the store."""
     setattr(l0gc.collect.skip_scan, "PAGE_SIZE", size)  # noqa: B010 - the name is not the module's own
 
 
@@ -106,7 +106,7 @@ def test_one_page_of_each_shard_is_enough_where_nothing_is_garbage() -> None:
     store = a_store(keys, 10)
     found, counts = scan_range(store, layout, 5, (0, SHARDS))
     assert found == []
-    assert store.requests["scan"] == SHARDS + 1  # and one to see that the last shard was the last
+    assert store.requests["scan"] == SHARDS + 1  # one more shows that no shard follows
     assert counts.listed == SHARDS * 10
 
 
@@ -118,7 +118,7 @@ def test_one_page_of_each_shard_is_enough_where_nothing_is_garbage() -> None:
 def test_a_disordered_store_is_never_read_wrongly(
     bucket: tuple[KeyLayout, list[str], int], page_size: int, ranges: list[tuple[int, int]], seed: int
 ) -> None:
-    """Skipping finds garbage only, or says that it cannot skip; reading on without skipping finds all of it."""
+    """A skipping scan finds only garbage, or reports that it cannot skip; a full scan finds all of it."""
     layout, keys, watermark = bucket
     pages_of(page_size)
     store = a_store(keys, page_size, Disordered)
@@ -146,7 +146,7 @@ def test_a_disordered_page_is_noticed(kind: type[MemoryStore]) -> None:
 
 
 def three_ages() -> tuple[KeyLayout, MemoryStore, int]:
-    """Three objects, a second apart, and when the second one was changed."""
+    """Create three objects, one second apart; return the time of the second, too."""
     layout = KeyLayout(shards=SHARDS)
     store = MemoryStore()
     for n in range(3):

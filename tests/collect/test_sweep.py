@@ -1,4 +1,4 @@
-"""The sweeper: listing and deleting overlap, few segments are under way, and a stop or a failure ends it in good order."""
+"""The sweeper: listing and deleting overlap, few segments are in progress, and a stop or failure ends it in good order."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ from tests.support.tries import tries
 
 
 class Unruly(Disordered):
-    """Lists in its own order if `disorder` is set, and fails keys of its choice, some for good, some once.
+    """A store that lists in its own order if `disorder` is set, and fails chosen keys, permanently or once.
 
-    Its disorder shows in each page of two keys and more, as that of a page of 1,000 does for any store.
+    Each page of at least two keys shows the disorder, as a page of 1,000 keys does in any disordered store.
     """
 
     disorder = False
@@ -160,7 +160,7 @@ def test_few_segments_are_under_way_whatever_the_bucket_holds(monkeypatch: pytes
     store.scan, store.delete = counting_scan, slow_delete  # type: ignore[method-assign]
     result = swept_by_many(cluster)
     assert result.deleted == 4 * 5 * 100
-    # The segments under way, the one that is being filled, the one of a scanner that waits, and a page for each scanner.
+    # The segments in progress, one being filled, one of a waiting scanner, and a page for each scanner.
     assert most[0] <= (SEGMENTS_IN_HAND + 2) * 10 + 4 * 2 * 5
 
 
@@ -222,7 +222,7 @@ def test_a_stop_is_heard_where_nothing_is_eligible(monkeypatch: pytest.MonkeyPat
     cluster = a_cluster(watermark=-1, objects=50)
     publish_m(cluster, 0)
     store = store_of(cluster)
-    store.page_size = 1  # never a full page: the scan reads on
+    store.page_size = 1  # no page is full, so the scan continues
     for key in expected_garbage(cluster, 0):
         store.delete([key])
     sweep = SweepRun(cluster)
@@ -245,7 +245,7 @@ def test_an_unwritable_record_ends_the_run_before_any_deletion(
 
 
 class Panic(BaseException):
-    """As PyO3 raises where Rust panics."""
+    """A stand-in for PyO3's exception when Rust panics."""
 
 
 @pytest.mark.timeout(300)
@@ -262,7 +262,7 @@ def test_a_panic_in_a_thread_that_deletes_ends_the_run(monkeypatch: pytest.Monke
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("started", [0, 1, 4])
 def test_where_no_thread_can_be_started_the_others_delete(monkeypatch: pytest.MonkeyPatch, started: int) -> None:
-    """As where a container may have only so many."""
+    """A container may limit the number of threads."""
     pages_of(monkeypatch, 5, 5)
     cluster = a_cluster()
     garbage = expected_garbage(cluster, 4)
@@ -283,7 +283,7 @@ def test_where_no_thread_can_be_started_the_others_delete(monkeypatch: pytest.Mo
 
 
 def test_a_kill_of_the_waiting_thread_ends_the_threads_that_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As Ctrl-C does where l0gc is a library."""
+    """In a program that uses the library, Ctrl-C does this."""
 
     class Interrupted(Parallel):
         def map(self, fn: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:

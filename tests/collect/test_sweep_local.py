@@ -1,4 +1,4 @@
-"""The local sweep: exactly the garbage goes, a dry run says so beforehand, and in doubt nothing goes."""
+"""The local sweep: it deletes exactly the garbage, a dry run predicts this, and in doubt it deletes nothing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EPOCHS = 8
 
 
 def a_cluster(store: MemoryStore | None = None, watermark: int | None = 4, objects: int = 3) -> ClusterHandles:
-    """A cluster at epoch 8 with objects at each epoch of each of its 4 shards, some foreign files, and M published."""
+    """Create a cluster at epoch 8 with objects at each epoch of its 4 shards, some foreign files, and a published M."""
     cluster = memory_cluster(store)
     for _ in range(EPOCHS):
         cluster.controller.advance()
@@ -70,18 +70,18 @@ def sweep(
 
 
 def by_threads(cluster: ClusterHandles, threads: Parallel) -> ClusterHandles:
-    """Another handle on the cluster, which works with these threads."""
+    """Return another handle on the cluster, which uses these threads."""
     return dataclasses.replace(cluster, parallel=threads)
 
 
 def swept_by_many(cluster: ClusterHandles, stop: threading.Event | None = None, ranges: int = 4) -> SweepResult:
-    """By threads that scan, and threads that delete."""
+    """Sweep with four scanning and two deleting threads."""
     with Parallel(4) as scanners, ThreadPoolExecutor(2) as deleters:
         return SweepRun(by_threads(cluster, scanners), stop=stop, deleters=deleters).run(ranges)
 
 
 def on_record(cluster: ClusterHandles) -> list[RecordedObject]:
-    """What all segments of all runs say."""
+    """Return the rows of all segments of all runs."""
     segments = [k for k in store_of(cluster).objects if k.startswith(RUNS) and k.endswith(".parquet")]
     return [f for k in segments for f in read_segment(cluster.store, k)]
 
@@ -148,7 +148,7 @@ def test_without_a_published_watermark_nothing_goes(dry_run: bool) -> None:
 
 
 def test_a_watermark_above_the_cluster_epoch_is_refused() -> None:
-    """Hazard 10: the controller log was restored from an old backup, and hands out old epochs once more."""
+    """Hazard 10: the controller log was restored from an old backup, and assigns old epochs again."""
     cluster = a_cluster()
     publish_m(cluster, EPOCHS + 1, EPOCHS + 1)
     before = dict(store_of(cluster).objects)
@@ -190,7 +190,7 @@ def test_a_watermark_that_rises_during_the_run_waits_for_the_next_one() -> None:
 
 @pytest.mark.parametrize("local_ms", [0, 10**13])
 def test_age_is_measured_by_the_stores_clock(local_ms: int) -> None:
-    """Hazard 16: a local clock that is wrong by centuries neither hurries nor hinders."""
+    """Hazard 16: a local clock that is wrong by centuries changes nothing."""
     cluster = a_cluster()
     store = store_of(cluster)
     wrong = ClusterHandles(store, Runtime(FakeClock(local_ms), random.Random(1)))
@@ -205,7 +205,7 @@ def test_age_is_measured_by_the_stores_clock(local_ms: int) -> None:
 
 
 class Failing(MemoryStore):
-    """Keys at epoch 3 cannot be deleted; those at epoch 2 fail once."""
+    """A store that deletes no key at epoch 3, and fails those at epoch 2 once."""
 
     code = "AccessDenied"
 
@@ -254,7 +254,7 @@ def test_what_went_before_a_failure_is_recorded_all_the_same(small_pages: int) -
 
 
 class Disordered(MemoryStore):
-    """The data prefix is listed in an order of its own, from a listing that a sweep's deletions do not move."""
+    """Lists the data prefix in a random order, from a listing taken before any deletion."""
 
     seed = 0
     ordered_pages = 0
@@ -289,7 +289,7 @@ def test_a_disordered_store_is_swept_slower_and_not_wrong(small_pages: int, seed
     assert result.deleted == result.eligible == len(garbage)
     assert result.bytes == 180
     assert (result.listed, result.unparsable) == (111, 3)
-    assert result.requests["list"] == store_of(cluster).requests["scan"] + 1  # and one for unfinished uploads
+    assert result.requests["list"] == store_of(cluster).requests["scan"] + 1  # one more lists unfinished uploads
 
 
 @pytest.mark.parametrize("max_bytes", [20, 179, 180])

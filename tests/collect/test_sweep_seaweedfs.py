@@ -1,4 +1,4 @@
-"""What SeaweedFS does with listings that stand on the edge of a shard."""
+"""SeaweedFS's listings from the first key of a shard."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.weed
 
 
 def test_a_scan_that_begins_at_a_shard_misses_none_of_its_keys(store: S3Store) -> None:
-    """Hazard 12: begun at `level_zero/data/001`, this store's listing skips the whole folder of that name."""
+    """Hazard 12: from `level_zero/data/001` on, this store's listing skips the whole folder of that name."""
     layout = KeyLayout(shards=4)
     names = [f"{i:08x}-0000-4000-8000-000000000000" for i in range(3)]
     keys = sorted(layout.format(shard, epoch, n) for shard in range(4) for epoch in (1, 5) for n in names)

@@ -1,4 +1,6 @@
-"""Shadow runs: they delete nothing, record what would go, each object once, and nothing takes that for what was deleted."""
+"""Shadow runs: they delete nothing and record each object that a sweep would delete once; no command takes it for
+deleted.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tests.test_gc import loaded
 
 
 def a_quiet_cluster() -> ClusterHandles:
-    """Nothing in it was written lately."""
+    """Create a cluster without a write in the last hour."""
     cluster = a_cluster()
     store_of(cluster).clock.sleep(3600)
     return cluster
@@ -67,7 +69,7 @@ def test_nothing_takes_the_record_of_a_shadow_run_for_what_was_deleted() -> None
     for ask in (show_run, undelete):
         with pytest.raises(UsageError, match="was a shadow run, which deleted nothing"):
             ask(cluster, result.run_id)
-    with pytest.raises(UsageError, match="is not a run id"):  # of another form
+    with pytest.raises(UsageError, match="is not a run id"):  # a malformed id
         show_run(cluster, result.run_id.replace("shadow/", "shadow//"))
     SweepRun(cluster).run(1)
     assert list_runs(cluster.store, 5)[1] == 1
@@ -88,7 +90,7 @@ def test_the_next_shadow_run_records_only_what_is_new() -> None:
     first = shadow(cluster)
     second = shadow(cluster)
     assert (second.eligible, second.deleted) == (first.deleted, 0)
-    assert list_runs(cluster.store, 5, shadow=True)[1] == 1  # nothing is not put on record
+    assert list_runs(cluster.store, 5, shadow=True)[1] == 1  # a run without objects is not recorded
     late = cluster.controller.layout().format(2, 1, name_of(99))
     cluster.store.put(late, b"a straggler that never landed")
     publish_m(cluster, 5)
@@ -99,7 +101,7 @@ def test_the_next_shadow_run_records_only_what_is_new() -> None:
 
 
 def test_an_object_changed_just_before_a_shadow_run_is_recorded_next_time() -> None:
-    """The clocks of the store and of the run differ by up to 3 s, so the first one may have missed it."""
+    """The clocks of store and run differ by up to 3 s, so the first run may have missed the object."""
     cluster = a_quiet_cluster()
     store = store_of(cluster)
     shadow(cluster)
@@ -113,7 +115,7 @@ def test_an_object_changed_just_before_a_shadow_run_is_recorded_next_time() -> N
 PARTIAL: list[dict[str, object]] = [
     {"max_objects": 3}, {"max_bytes": 25}, {"shards": (0, 1)}, {"up_to": 2}, {"min_age_s": 7200},
 ]  # fmt: skip
-"""Options by which a run leaves something that M allows, and so does not count as a whole one."""
+"""Options that leave objects that M allows, so the run does not count as whole."""
 
 
 @pytest.mark.parametrize("options", PARTIAL)

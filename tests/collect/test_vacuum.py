@@ -1,4 +1,6 @@
-"""Vacuum: each kind of garbage has its own rule, a dry run says exactly what, and what a sweep obeys a vacuum does."""
+"""Vacuum: each kind of garbage has its own rule, a dry run predicts the deletions, and a sweep's limits hold for a
+vacuum.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def put(store: MemoryStore, *keys: str) -> list[Deletable]:
 
 
 def planted(store: MemoryStore) -> FakeGarbage:
-    """Every kind of garbage, and beside each what must stay."""
+    """Plant every kind of garbage, and next to each kind objects that must stay."""
     source = FakeGarbage(fence_at=10)
     now = store.clock.ms
     old = put(store, "l1/dropped/a", "l1/dropped/b")
@@ -90,7 +92,7 @@ EVERY_KIND = {
     "run_records": 3, "scan_snapshots": 1,
 }  # fmt: skip
 EVERY = sum(EVERY_KIND.values())
-"""All objects that go, of 10 bytes each."""
+"""All objects that a vacuum deletes, of 10 bytes each."""
 
 
 def test_a_dry_run_predicts_every_kind_of_deletion() -> None:
@@ -261,7 +263,7 @@ def failing_uploads(prefix: str) -> Iterator[list[UnfinishedUpload]]:
 
 
 class Stubborn(MemoryStore):
-    """Keeps some keys."""
+    """A store that refuses to delete some keys."""
 
     kept: frozenset[str] = frozenset()
 
@@ -287,7 +289,7 @@ def test_what_could_not_be_deleted_is_not_purged() -> None:
 
 
 def test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit() -> None:
-    """Hazard 40: a legal hold on one object."""
+    """Hazard 40: a legal hold protects one object."""
     store = Stubborn()
     cluster, _ = a_cluster(store)
     source = FakeGarbage(fence_at=9)
@@ -300,7 +302,7 @@ def test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit() -> None:
     assert source.purged_keys == ["a", "c"]
     assert counts(done) == {DROPPED_L1: 2, ORPHANED_L1: 1}
     assert source.events[-1] == "scanned"
-    assert source.left == [key_of(2, "held")]  # what belongs to it is not forgotten
+    assert source.left == [key_of(2, "held")]  # so its topic is not forgotten
 
 
 def test_where_too_many_orphans_are_left_to_be_named_none_is() -> None:
@@ -344,7 +346,7 @@ def test_a_limit_holds_over_all_kinds_and_a_dry_run_knows_it(most: int) -> None:
         (Vacuum(max_bytes=10 * EVERY - 1), BYTES, (EVERY - 1, 10 * EVERY - 10)),
         (Vacuum(max_bytes=10 * EVERY), "", (EVERY, 10 * EVERY)),
         (Vacuum(max_bytes=45, max_delete_ratio=0.5), BYTES, (4, 40)),
-        (Vacuum(max_bytes=65, max_delete_ratio=0.6), BYTES, (6, 60)),  # the share excludes no old records
+        (Vacuum(max_bytes=65, max_delete_ratio=0.6), BYTES, (6, 60)),  # old records do not count in the share
         (Vacuum(max_objects=5, max_delete_ratio=0.5), RATIO, (5, 50)),
         (Vacuum(max_objects=7, max_delete_ratio=0.6), OBJECTS, (7, 70)),
     ],
@@ -372,7 +374,7 @@ def test_the_limit_that_ended_a_vacuum_is_on_record(options: Vacuum, limited_by:
     ],
 )
 def test_orphans_are_searched_for_in_key_order_under_a_limit(options: Vacuum, *, in_order: bool) -> None:
-    """In a dry run and in the run after it, the limit then covers the same objects."""
+    """The limit then covers the same objects in a dry run and in the run after it."""
     asked = list[int]()
 
     class Large(FakeGarbage):
@@ -401,12 +403,12 @@ def test_no_batch_of_dropped_objects_is_read_after_the_limit() -> None:
     for name in "abc":
         source.drop(0, 0, 3, put(store, f"l1/dropped/{name}"))
     vacuum(cluster, source, Vacuum(max_objects=1))
-    assert source.events.count("batch") == 2  # the second one shows that the limit leaves something
+    assert source.events.count("batch") == 2  # the second batch shows that the limit leaves objects
 
 
 @pytest.mark.parametrize(("ratio", "data"), [(0.0, 0), (0.25, 2), (0.5, 5), (0.6, 6), (1.0, 6)])
 def test_the_delete_ratio_of_vacuum_counts_only_l1(ratio: float, data: int) -> None:
-    """A journal that forgot what it named makes orphans of live objects."""
+    """A journal that lost its rows turns live objects into orphans."""
     cluster, store = a_cluster()
     source = planted(store)
     source.l1 = Amounts(live_objects=6, dropped_objects=4)

@@ -1,4 +1,4 @@
-"""M, against a model that knows what every partition may still need: no stale view ever yields too high a watermark."""
+"""M, compared with a model of each partition's needs: no stale view ever gives a watermark that is too high."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.tries import tries
 
 
 def unit(*gc_epochs: int, topic: str = "t", first: int = 0, highest: int = NO_WATERMARK) -> UnitSummary:
-    """A unit whose partitions, from `first` on, have these M(p)."""
+    """Return a unit whose partitions have these M(p), numbered from `first` on."""
     held = [Holder(topic, first + i, e, REPORTED, "says so") for i, e in enumerate(gc_epochs)]
     held.sort(key=lambda h: (h.gc_epoch, h.partition))
     counts = {e: gc_epochs.count(e) for e in gc_epochs}
@@ -50,7 +50,7 @@ def test_nothing_holds_m_back_where_it_is_the_epoch() -> None:
 
 
 def test_without_partitions_m_is_the_cluster_epoch() -> None:
-    """Hazard 6: nothing is stranded when every topic was deleted."""
+    """Hazard 6: no object stays for ever once every topic is deleted."""
     assert compute(20, []).watermark == compute(20, [unit()]).watermark == 20
 
 
@@ -98,7 +98,7 @@ JOURNALS = 2
 
 @dataclass(frozen=True)
 class ATopic:
-    """A topic; `ranges` has its first partition and their number for each journal that keeps some."""
+    """A topic; `ranges` maps each of its journals to the first partition and the number of partitions there."""
 
     name: str
     revision: int
@@ -111,7 +111,7 @@ class ATopic:
 
 @dataclass
 class Model:
-    """A whole cluster in memory: its epoch, its real journals, and every snapshot of it that ever was."""
+    """A whole cluster in memory: its epoch, its real journals, and all its past snapshots."""
 
     rng: random.Random
     epoch: int = 0
@@ -126,8 +126,8 @@ class Model:
         self.snapshots = [(0, [])]
 
     def needed(self) -> int:
-        """The lowest epoch that some object of a living topic has, or may still be given."""
-        lowest = self.epoch + 1  # what a topic of the future admits
+        """Return the lowest epoch that an object of a living topic has or may still get."""
+        lowest = self.epoch + 1  # the lowest epoch that a future topic admits
         for topic in self.topics:
             for j in topic.ranges:
                 state = self.journals[j].state
@@ -149,7 +149,7 @@ class Model:
             case 2 if topic is not None and rng.random() < 0.3:
                 self.epoch += 1
                 self.topics.remove(topic)
-                for of in topic.ranges if rng.random() < 0.7 else ():  # else the deleter crashed
+                for of in topic.ranges if rng.random() < 0.7 else ():  # otherwise the deleter crashes
                     self.journals[of].apply(Closed([ClosedTopic(topic.revision)]))
             case 3 | 4 | 5 if topic is not None:
                 self.upload(topic, j)
@@ -208,7 +208,7 @@ class Model:
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 @tries(40)
 def test_no_stale_view_yields_a_watermark_that_reaches_a_live_object(rng: random.Random, steps: int) -> None:
-    """Hazards 1, 5 and 6: any old snapshot with any copies of the journals is safe now, and for all that may come."""
+    """Hazards 1, 5 and 6: any old snapshot is safe with any copies of the journals."""
     model = Model(rng)
     for _ in range(steps):
         model.step()
@@ -232,7 +232,7 @@ def test_m_never_goes_down_as_journals_go_on(rng: random.Random, steps: int) -> 
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 @settings(max_examples=40)
 def test_a_journals_summary_is_that_of_all_its_partitions(rng: random.Random, steps: int) -> None:
-    """M is never above any M(p), and the partitions that are named are the lowest ones, with what holds them."""
+    """M is never above any M(p), and the summary names the lowest partitions with the reasons that hold them."""
     model = Model(rng)
     for _ in range(steps):
         model.step()

@@ -1,4 +1,4 @@
-"""The files of an external log: what cannot be read for certain, or is not whole, is refused by name."""
+"""The files of an external log: an unreliable or incomplete file is refused by name."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_byte_order_mark_at_the_head_of_a_report_is_skipped(name: str, text: s
 
 
 def a_folder(tmp_path: Path, name: str = "r", *, finished: bool = True) -> Path:
-    """A folder of reports, or of partitions if it is called `p`."""
+    """Create a folder of reports, or of partitions if its name is `p`."""
     folder = tmp_path / name
     folder.mkdir()
     if name == "p":
@@ -92,7 +92,7 @@ def test_a_folder_is_all_its_files_but_for_a_writers_own(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("unfinished", ["r", "p"])
 def test_a_folder_that_is_not_finished_is_refused(tmp_path: Path, unfinished: str) -> None:
-    """A list of partitions whose writer is still adding files puts M too high."""
+    """A list of partitions that is still being written would put M too high."""
     for name in ("r", "p"):
         a_folder(tmp_path, name, finished=name != unfinished)
     with pytest.raises(SafetyError, match=rf"folder .*/{unfinished} is not complete: it has no _SUCCESS"):
@@ -108,14 +108,14 @@ def test_as_many_partitions_as_are_expected_do_without_a_finished_folder(tmp_pat
     for expected in (1, 3):
         with pytest.raises(SafetyError, match=f"lists 2 partitions, but --expect-partitions is {expected}"):
             read(tmp_path, "r", "p", expect=expected)
-    (tmp_path / "p" / "b.csv").write_text("topic,partition\nt,0\n")  # one of two is there twice
+    (tmp_path / "p" / "b.csv").write_text("topic,partition\nt,0\n")  # one partition twice, the other one missing
     with pytest.raises(SafetyError, match="lists 1 partition"):
         read(tmp_path, "r", "p", expect=2)
 
 
 @pytest.mark.parametrize("folder", ["r", "p"])
 def test_an_empty_file_is_accepted_only_if_partitions_are_counted(tmp_path: Path, folder: str) -> None:
-    """An interrupted copy looks the same, next to a `_SUCCESS` as well."""
+    """An interrupted copy looks the same, even next to a `_SUCCESS`."""
     for name in ("r", "p"):
         a_folder(tmp_path, name)
     expected = read(tmp_path, "r", "p", expect=2)
@@ -157,7 +157,7 @@ def test_a_folder_that_is_written_anew_while_it_is_read_is_refused(
 
 @pytest.mark.parametrize("late", [False, True])
 def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> None:
-    """A listing shows what sorts before `_SUCCESS` as it was before that was written."""
+    """A listing may show the keys that sort before `_SUCCESS` as they were before it was written."""
     store = MemoryStore()
     store.put("0.csv", b"topic,partition\nt,0\n")
     if not late:
@@ -188,7 +188,7 @@ def test_a_folder_in_a_bucket_is_finished_before_it_is_listed(late: bool) -> Non
 
 @pytest.mark.parametrize("misread", ["p/0.csv", "r.csv"])
 def test_a_bucket_file_that_reads_differently_twice_is_refused(misread: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hazard 34: a store gives out another object of the folder once, so that a partition is missing."""
+    """Hazard 34: the store once returns another object of the folder, so a partition is missing."""
     root = MemoryStore()
     root.put("p/0.csv", b"topic,partition\nt,0\n")
     root.put("p/1.csv", b"topic,partition\nt,1\n")
@@ -313,7 +313,7 @@ def test_a_file_vanishing_during_the_read_is_named(tmp_path: Path, monkeypatch: 
 
 
 def test_the_names_of_a_folders_folders_are_columns(tmp_path: Path) -> None:
-    """As Spark's `partitionBy` writes them, with what is not allowed in a name escaped."""
+    """Spark's `partitionBy` writes folders like these, and escapes forbidden characters in names."""
     for topic, partition, rows in (
         ("a%2Fb", 3, {"part_csv": "revision\n9\n"}),
         ("t", 0, {"part_json": '{"revision":9}\n'}),
@@ -352,7 +352,7 @@ def test_a_line_that_holds_a_folders_column_is_refused() -> None:
 
 
 def test_a_column_whose_name_begins_with_an_underscore_hides_no_rows(tmp_path: Path) -> None:
-    """A list of partitions without them would put M too high."""
+    """A list without these partitions would put M too high."""
     a_folder(tmp_path, "p")
     for name in ("_day=7", "_temporary", ".hidden"):
         (tmp_path / "p" / name).mkdir()

@@ -1,4 +1,4 @@
-"""M for a system with an external log: its reports are believed as far as they can be, and no further."""
+"""M for a system with an external log: l0gc trusts its reports only within these checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ P0, P1 = ("t", 0), ("t", 1)
 def run(
     cluster: ClusterHandles, theirs: ExternalLog, scan: Callable[[], list[EpochRow]] | None = None
 ) -> WatermarkResult:
-    """Compute M from what the other system exports, with a scan that finds these rows."""
+    """Compute M from the other system's export, with a scan that finds these rows."""
 
     def found(layout: object, ceiling: object) -> Histogram:
         return Histogram({r.epoch: r for r in scan()} if scan is not None else {})
@@ -50,7 +50,7 @@ def run(
 
 
 def publish(cluster: ClusterHandles, *, dry_run: bool = False, **theirs: Any) -> WatermarkResult:
-    """Compute and publish M from what a program knows, as the library does."""
+    """Compute and publish M from a program's own values, as the library does."""
     read = ExternalEpochs(**theirs).read(LocalWorkers(cluster))
     return run_pipeline(cluster, ExternalLogSource(cluster, read), dry_run=dry_run)
 
@@ -84,7 +84,7 @@ def test_no_partitions_must_be_meant() -> None:
 
 
 def test_fewer_partitions_than_were_published_last_must_be_meant() -> None:
-    """A list that lost some would put M too high."""
+    """A list that lost partitions would put M too high."""
     cluster = external_cluster()
     whole: dict[tuple[str, int], int | None] = {("t", n): 3 for n in range(5)}
     publish(cluster, cluster_epoch=50, partitions=whole, gc_epochs={})
@@ -127,7 +127,7 @@ def test_a_partition_that_is_listed_twice_counts_once() -> None:
 def test_a_report_of_a_partition_that_is_not_listed_must_be_meant(
     report: tuple[str, int | None, int, int], refused: bool
 ) -> None:
-    """The list has lost it, or is older than the reports; M would be too high."""
+    """The list lacks the partition, or is older than the reports, so M would be too high."""
     cluster = external_cluster()
     theirs = exported(50, [("t", 3, 0)], [report])
     if refused:
@@ -150,12 +150,12 @@ def test_a_report_above_the_epoch_stops_everything() -> None:
 
 
 def test_an_epoch_below_the_one_reported_last_stops_everything() -> None:
-    """Hazard 10: what is published is all that is known of the other log's past, so M alone would not do."""
+    """Hazard 10: only the published epoch shows the other log's past, so comparing M alone is not enough."""
     cluster = external_cluster()
     publish(cluster, cluster_epoch=50, partitions={P0: 1}, gc_epochs={P0: 10})
     with pytest.raises(EpochRegressionError, match="at epoch 50, above the cluster epoch 49"):
         publish(cluster, cluster_epoch=49, partitions={P0: 1}, gc_epochs={P0: 20})
-    with pytest.raises(EpochRegressionError):  # a dry run says the same
+    with pytest.raises(EpochRegressionError):  # a dry run is refused, too
         publish(cluster, cluster_epoch=49, partitions={P0: 1}, gc_epochs={P0: 20}, dry_run=True)
     assert m(cluster) == 10
 
@@ -181,7 +181,7 @@ def test_another_clusters_files_are_refused() -> None:
 
 
 def test_only_an_old_object_above_the_epoch_stops_everything() -> None:
-    """Hazard 10: the other system writes on while the bucket is listed."""
+    """Hazard 10: the other system keeps writing while the bucket is listed."""
     cluster = external_cluster()
     theirs = exported(50, [("t", 1, 0)], [("t", 1, 0, 40)], SnapshotLimits(snapshot_age_ms=1000))
     now = cluster.store.now_ms()
@@ -191,7 +191,7 @@ def test_only_an_old_object_above_the_epoch_stops_everything() -> None:
 
 
 def test_a_former_incarnations_report_releases_nothing() -> None:
-    """Hazard 6: with revisions it does not count; without, it is below the new revision anyway."""
+    """Hazard 6: a report with an older revision does not count; one without a revision is below the new revision."""
     new = [("t", 30, 0)]
     exact = exported(50, new, [("t", 3, 0, 20)])
     found = run(external_cluster(), exact)
@@ -244,7 +244,8 @@ def test_m_is_what_a_plain_loop_makes_of_it(rng: random.Random) -> None:
     assert [(h.gc_epoch, h.topic, h.partition) for h in result.held_back_by] == lowest
 
 
-# -- beside the log of l0gc ----------------------------------------------------------------------------------------------
+# -- next to l0gc's own log
+# ----------------------------------------------------------------------------------------------
 
 
 def test_l0gc_adds_no_epoch_to_an_external_log() -> None:
@@ -261,7 +262,7 @@ def test_l0gc_adds_no_epoch_to_an_external_log() -> None:
 
 
 def test_l0gcs_own_reports_publish_nothing_there() -> None:
-    """Without topics M would be the controller's epoch, and the other system's objects of epoch 0 would go."""
+    """Without topics M would be the controller's epoch, and a sweep would delete the other system's objects of epoch 0."""
     cluster = external_cluster()
     with pytest.raises(SafetyError, match="--reports"):
         run_pipeline(cluster, JournalSource(cluster))

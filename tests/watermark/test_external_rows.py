@@ -1,4 +1,4 @@
-"""Rows of an external log add up to the same, however they are spread over those who sum them up."""
+"""Rows of an external log give the same sums, however they are divided among workers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Reported = tuple[str, int | None, int, int]
 
 
 def summed_up(listed: list[Listed], reported: list[Reported], parts: int) -> ExternalSummary:
-    """Sum up so many parts, each of rows that came in pieces."""
+    """Sum up the rows in `parts` parts, from pieces of three rows."""
     by_part: dict[int, tuple[list[pa.Table], list[pa.Table]]] = {}
     kinds: list[tuple[Sequence[Any], Sequence[str]]] = [(listed, LISTED), (reported, REPORTED)]
     for kind, (rows, columns) in enumerate(kinds):
@@ -31,7 +31,7 @@ def summed_up(listed: list[Listed], reported: list[Reported], parts: int) -> Ext
 
 
 def plainly(listed: list[Listed], reported: list[Reported]) -> tuple[dict[Listed, int], set[Reported], bool]:
-    """M(p) of each partition, the reports of partitions that are not listed, and whether a name is ambiguous."""
+    """Return M(p) of each partition, the reports of unlisted partitions, and whether a name is ambiguous."""
     by_name = {(t, n) for t, r, n, *_ in (*listed, *reported) if r is None}
     there = set(listed)
     ambiguous = any(len({p for p in there if (p[0], p[2]) == name}) > 1 for name in by_name)

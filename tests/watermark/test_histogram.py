@@ -1,4 +1,4 @@
-"""The sums of a listing are those of its keys, however they come in pages."""
+"""The sums of a listing equal those of its keys, however the pages divide them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""compute-watermark without Spark: what it reads in which order, and what it refuses."""
+"""compute-watermark without Spark: the order of its reads, and its refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.watermark.test_compute import unit
 
 @dataclass
 class Source:
-    """Says what a test wants; the epoch is that of a controller, so that it may move meanwhile."""
+    """A source that returns the test's units; a controller keeps its epoch, so that `meanwhile` can advance it."""
 
     cluster: ClusterHandles
     units: Sequence[UnitSummary] = ()
@@ -54,7 +54,7 @@ class Source:
 
 @dataclass
 class Scan:
-    """Finds what a test wants."""
+    """A scan that returns the test's rows."""
 
     rows: Sequence[EpochRow] = ()
     samples: Sequence[str] = ()
@@ -113,7 +113,7 @@ def test_a_topic_created_during_the_reading_does_not_raise_m() -> None:
 
 
 def test_uploads_during_the_scan_do_not_indicate_an_old_backup() -> None:
-    """Hazard 10: the epoch is compared as it is after the scan."""
+    """Hazard 10: objects are compared with the epoch after the scan."""
     cluster = a_cluster()
     rows: list[EpochRow] = []
     scan = Scan(rows, meanwhile=lambda: rows.append(EpochRow(cluster.controller.advance(), 1, 10, "some/key")))
@@ -132,7 +132,7 @@ def test_an_object_above_the_cluster_epoch_stops_everything() -> None:
 
 
 def test_a_unit_that_knows_an_epoch_above_the_cluster_epoch_stops_everything() -> None:
-    """Hazard 10, without a scan."""
+    """This is hazard 10, without a scan."""
     cluster = a_cluster(3)
     run_pipeline(cluster, Source(cluster, [unit(1, highest=3)]), dry_run=True)
     with pytest.raises(EpochRegressionError, match="unit u is at epoch 4, above the cluster epoch 3"):
@@ -144,7 +144,7 @@ def test_a_unit_that_knows_an_epoch_above_the_cluster_epoch_stops_everything() -
     ("watermark", "epoch", "what"), [(5, 7, "the watermark in"), (2, 7, "the cluster epoch in"), (2, 4, "")]
 )
 def test_what_is_published_ahead_of_the_epoch_stops_everything(watermark: int, epoch: int, what: str) -> None:
-    """Hazard 10: an old controller log is found out by the published epoch before M itself is above it."""
+    """Hazard 10: the published epoch reveals an old controller log before M itself exceeds the epoch."""
     cluster = a_cluster(4)
     stored = PublishedWatermark(cluster.identity().cluster_id, watermark, epoch, cluster.store.now_ms())
     cluster.store.put(PUBLISHED_WATERMARK, encode_published(stored))
@@ -200,7 +200,7 @@ def test_a_dry_run_writes_nothing() -> None:
 
 
 def kept(cluster: ClusterHandles, result: WatermarkResult) -> ScanSnapshot:
-    """The scan snapshot of a run."""
+    """Return the scan snapshot of a run."""
     assert result.scan is not None
     return read_scan(cluster.store, result.scan, cluster.identity().cluster_id)
 
@@ -235,7 +235,7 @@ def test_a_scan_is_kept_when_m_is_published_and_only_then() -> None:
 
 
 def test_the_slower_of_two_runs_publishes_nothing_and_is_not_refused() -> None:
-    """Hazard 15: what a faster run published since this one began stays."""
+    """Hazard 15: the M that a faster run has published since this run began stays."""
     cluster = a_cluster(9)
     run_pipeline(cluster, Source(cluster, [unit(2)]))
     slower = Source(cluster, [unit(4)], meanwhile=lambda: run_pipeline(cluster, Source(cluster, [unit(6)])))
@@ -247,7 +247,7 @@ def test_the_slower_of_two_runs_publishes_nothing_and_is_not_refused() -> None:
 
 
 def test_an_m_below_the_one_published_at_the_start_is_refused() -> None:
-    """Hazards 15 and 38: no faster run explains it, so something has gone back."""
+    """Hazards 15 and 38: no faster run explains it, so a log was set back."""
     cluster = a_cluster(9)
     run_pipeline(cluster, Source(cluster, [unit(6)]))
     with pytest.raises(SafetyError, match="computed M = 4, but M = 6 is published"):

@@ -1,4 +1,4 @@
-"""`published.json`: only ever raised, only by this cluster, only up to its epoch."""
+"""`published.json`: only ever raised, only by this cluster, and only up to its epoch."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_run_unaware_of_the_newest_pin_is_refused(
     cluster_id = cluster.identity().cluster_id
     put(store, a_watermark(3, 10, cluster_id))
     require_seen(cluster, cluster_id, 8)
-    require_seen(cluster, cluster_id, 7)  # a slower pin
+    require_seen(cluster, cluster_id, 7)  # a slower pin does not lower it
     now, _ = read_published(store, cluster_id)
     assert now == msgspec.structs.replace(a_watermark(3, 10, cluster_id), pinned=8, history=[(3, store.clock.ms)])
     runtime = Runtime(store.clock, random.Random(0))
@@ -142,7 +142,7 @@ def test_a_pin_shows_a_controller_log_that_went_back(store: MemoryStore) -> None
 
 
 def test_a_slower_run_does_not_lower_what_a_faster_one_published_meanwhile(store: MemoryStore) -> None:
-    """Hazard 15, between the reading and the writing."""
+    """Hazard 15: the faster run publishes between the slower one's read and write."""
     put(store, a_watermark(3))
     store.fault = once(lambda: put(store, a_watermark(7)), "put_if_match")
     with pytest.raises(SafetyError, match="never goes down"):
@@ -166,7 +166,7 @@ def test_of_two_first_publications_the_higher_stays(store: MemoryStore) -> None:
 
 
 def test_a_published_watermark_above_the_cluster_epoch_is_refused(store: MemoryStore) -> None:
-    """Hazard 10: the cluster has forgotten epochs at which objects were deleted."""
+    """Hazard 10: the cluster has forgotten epochs whose objects were deleted."""
     put(store, a_watermark(50))
     with pytest.raises(EpochRegressionError, match=r"published\.json is at epoch 50, above the cluster epoch 9"):
         put(store, a_watermark(5, cluster_epoch=9))
@@ -201,7 +201,7 @@ def test_a_watermark_that_cannot_be_read_is_refused_with_its_remedy(store: Memor
 def test_a_publication_without_a_reply_is_looked_up(store: MemoryStore) -> None:
     put(store, a_watermark(3))
     store.fault = lose_reply(PUBLISHED_WATERMARK)
-    assert put(store, a_watermark(5)) == a_watermark(3)  # and not what it published itself
+    assert put(store, a_watermark(5)) == a_watermark(3)  # the previous M, not its own
     assert published(store) == 5
 
 
@@ -231,7 +231,7 @@ Run = tuple[int, list[tuple[int, int]]]
     )
 )
 def test_what_is_published_never_goes_down_however_publishers_interleave(runs: list[Run]) -> None:
-    """Hazard 15: each run may have others begin and end at any of its store calls."""
+    """Hazard 15: other runs may begin and end at any store call of a run."""
     store = MemoryStore()
     history = [NO_WATERMARK]
     plan: dict[int, int] = {}
@@ -267,7 +267,7 @@ def test_what_is_published_never_goes_down_however_publishers_interleave(runs: l
 
 
 def test_a_publication_that_saw_an_older_epoch_than_is_published_reads_again(store: MemoryStore) -> None:
-    """Hazard 10: a faster run may have seen a newer epoch; an epoch that is older still is a log that went back."""
+    """Hazard 10: a faster run may have seen a newer epoch. If the epoch read again is older, the log was set back."""
     put(store, a_watermark(5, cluster_epoch=100))
     runtime = Runtime(store.clock, random.Random(0))
     for now in (99, 100):
@@ -286,7 +286,7 @@ def test_a_publication_that_saw_an_older_epoch_than_is_published_reads_again(sto
 
 
 def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> ClusterHandles:
-    """A cluster at `epoch` where this is published."""
+    """Create a cluster at `epoch` with this published M and cluster epoch."""
     cluster = memory_cluster()
     for _ in range(epoch):
         cluster.controller.advance()
@@ -297,7 +297,7 @@ def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> Cluster
 
 @pytest.mark.parametrize(("watermark", "published_epoch"), [(7, 9), (0, 9)], ids=["by M", "by the epoch alone"])
 def test_a_restored_controller_admits_nothing_and_stays_unchanged(watermark: int, published_epoch: int) -> None:
-    """Hazard 10: what it gives out there it has given out before, and a sweep would delete what was taken meanwhile."""
+    """Hazard 10: the controller would assign epochs twice, and a sweep would delete objects accepted at them."""
     cluster = with_published(watermark, published_epoch, epoch=1)
     store = cluster.store
     assert isinstance(store, MemoryStore)
@@ -347,7 +347,7 @@ def ending(**ends: tuple[int, int]) -> PublishedWatermark:
 
 
 def test_the_end_of_a_journal_never_goes_down() -> None:
-    """A slower run read one journal earlier than a faster one, and could not read another."""
+    """A slower run read one journal before a faster run did, and could not read another."""
     store = MemoryStore()
     put(store, ending(a=(0, 7), b=(1, 2), c=(0, 3)))
     put(store, ending(a=(0, 6), b=(0, 90), d=(0, 0)))
@@ -367,7 +367,7 @@ def unit(end: tuple[int, int] | None, *gc_epochs: int) -> UnitSummary:
     [unit((0, 7), 5), unit((0, 8), 5, 9), unit((0, 7)), unit((1, 0), 5), unit((1, 0), 3), unit(None, 3)],
 )
 def test_a_unit_that_was_not_set_back_is_never_refused(found: UnitSummary) -> None:
-    """One that was set back and accepted may hold what M has released, until that is in L1."""
+    """A unit that was set back and accepted may hold what M has released, until those records are in L1."""
     check_set_back(ending(a=(0, 7)), found)
     check_set_back(None, found)
 
@@ -404,7 +404,7 @@ MINUTE_MS = 60_000
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 500)), min_size=1, max_size=300))
 def test_the_graced_m_was_published_then(steps: list[tuple[int, int]]) -> None:
-    """Each step raises M by the first number, so many minutes after the last publication."""
+    """Each step raises M by its first number, after a pause of its second number in minutes."""
     current = PublishedWatermark("c", 0, 9, 0)
     all_of_them = [(0, 0)]
     for more, minutes in steps:
@@ -435,7 +435,7 @@ def test_the_history_of_m_stays_small_however_often_it_is_published() -> None:
 
 
 def a_loss() -> tuple[ClusterHandles, PublishedWatermark]:
-    """A cluster with an object at or below M, whose `published.json` is lost; and what that held."""
+    """Create a cluster with an object at or below M, and delete its `published.json`; return the lost content, too."""
     cluster = memory_cluster()
     for _ in range(6):
         cluster.controller.advance()
@@ -459,7 +459,7 @@ DELETES: dict[str, Callable[[ClusterHandles], object]] = {
 
 @pytest.mark.parametrize("what", DELETES)
 def test_nothing_is_deleted_or_published_while_what_was_published_is_lost(what: str) -> None:
-    """Hazard 38: it showed whether a journal was set back."""
+    """Hazard 38: the lost object showed whether a journal was set back."""
     cluster, _ = a_loss()
     before = {key for key in store_of(cluster).objects if not key.startswith(CONTROLLER_LOG)}
     with pytest.raises(LostWatermarkError, match=r"is lost\. Its copy of .* has M = 6 and where 6 logs ended"):
@@ -499,7 +499,7 @@ def test_a_copy_follows_each_publication_also_one_whose_reply_was_lost(store: Me
 
 
 def foreign(cluster: ClusterHandles) -> None:
-    """Put the file and the copy of another cluster in place of this one's."""
+    """Replace the file and its copy by another cluster's."""
     for key in (PUBLISHED_WATERMARK, PUBLISHED_COPY):
         cluster.store.put(key, encode_published(a_watermark(9), key))
 
@@ -543,7 +543,7 @@ def test_a_watermark_that_was_restored_meanwhile_stays() -> None:
 
 def test_no_loss_is_accepted_while_published_json_is_there() -> None:
     cluster = memory_cluster()
-    assert what_is_lost(cluster) == ""  # what another cluster left here may have been the first that was there
+    assert what_is_lost(cluster) == ""  # no loss: a new cluster has published nothing
     publish_m(cluster, 0)
     with pytest.raises(UsageError, match="is there"):
         what_is_lost(cluster)

@@ -1,4 +1,6 @@
-"""Scan snapshots: read back as written, refused when changed, kept for a while, and never the end of a run."""
+"""Scan snapshots: read back as written, refused if changed, kept for a limited time, and never a reason for a run to
+fail.
+"""
 
 from __future__ import annotations
 
