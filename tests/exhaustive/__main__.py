@@ -14,7 +14,7 @@ from tests.exhaustive.search import Scope, Search
 
 
 def summary(found: Found) -> str:
-    """The figures, and the shortest way to the violation if there is one."""
+    """Return the figures, and the shortest way to the violation if there is one."""
     lines = [
         f"{found.scope}: {found.states:,} states, {found.transitions:,} transitions, depth {found.depth}"
         f"{' (all there is)' if found.complete else ''}, {found.ends:,} ends, {found.content:,} of them content, "

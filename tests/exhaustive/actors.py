@@ -1,4 +1,4 @@
-"""What the processes of the search do: upload, reconcile, keep house."""
+"""The processes of the search: they upload, reconcile and run housekeeping."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.journal import extents_of
 
 _EDIT: Final = msgspec.msgpack.Decoder(Edit)
 Parts = tuple[tuple[int, tuple[int, ...]], ...]
-"""Where an upload's records go: for each journal the partitions, a record each."""
+"""For each journal, the partitions that get one record each from an upload."""
 ONE: Final[Parts] = ((0, (0,)),)
 BOTH: Final[Parts] = ((0, (0, 1)),)
 SECOND: Final[Parts] = ((0, (1,)),)
@@ -37,15 +37,15 @@ def _object(key: str, epoch: int, partitions: tuple[int, ...]) -> ObjectExtents:
 class Uploader(Actor):
     """Appends the objects of its uploads, each stamped with any epoch: its cache may be that stale.
 
-    An object that a journal has refused as stale is stamped anew for that journal, and for no other.
+    An object that a journal has refused as stale is stamped anew only for that journal.
 
     Args:
         uploads: how many, one after another, by the same handles.
         parts: where the records of each go.
         together: how many it offers at once, which the log then takes in one entry.
         restamps: how often an upload that is refused as stale is stamped anew.
-        epochs: which ones it may take for the newest.
-        producer: whether it sends sequences, and sends again what it does not know to have landed.
+        epochs: the epochs that it may take for the newest.
+        producer: whether it sends sequences, and repeats what it does not know to have landed.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Uploader(Actor):
 
 
 def _offer(handle: JournalHandle, offered: Sequence[ObjectExtents]) -> tuple[list[LandedObject], L0gcError | None]:
-    """What landed, and why the rest did not."""
+    """Return what landed, and why the rest did not."""
     try:
         appended = handle.append(offered)
     except L0gcError as e:
@@ -138,10 +138,10 @@ def _offer(handle: JournalHandle, offered: Sequence[ObjectExtents]) -> tuple[lis
 
 
 class Reconciler(Actor):
-    """Lifts what is unreconciled in a journal, and commits it later: the L1 objects are always durable by then.
+    """Lifts a journal's unreconciled records, and commits them later: the L1 objects are always durable by then.
 
     Args:
-        lifts: which partitions it may take, each choice of them a round's.
+        lifts: the sets of partitions that a round may take.
     """
 
     def __init__(self, name: str, rounds: int, *, journal: int = 0, lifts: Sequence[tuple[int, ...]] = ((0,),)) -> None:
@@ -175,7 +175,7 @@ class Reconciler(Actor):
 
 
 def _commit_of(state: JournalState, partitions: tuple[int, ...], name: str) -> Edit | None:
-    """The commit of all that is unreconciled in these partitions, an L1 object each."""
+    """Return the commit of all unreconciled records of these partitions, with one L1 object each."""
     files = []
     for p in partitions:
         extents = state.topic(REVISION).extents(p)
@@ -189,11 +189,11 @@ def _commit_of(state: JournalState, partitions: tuple[int, ...], name: str) -> E
 
 
 class Housekeeper(Actor):
-    """Moves the window to an epoch, or closes it there; if it `truncates`, it then keeps the state and truncates.
+    """Moves the window to an epoch, or closes it there; if it `truncates`, it then writes a checkpoint and truncates.
 
     Args:
         moves: what it may do to a window.
-        relists: whether it lists the log anew before it truncates, and does not go by what its replay has listed.
+        relists: whether it lists the log anew before it truncates, and does not use its replay's listing.
     """
 
     def __init__(

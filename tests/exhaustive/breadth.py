@@ -1,4 +1,4 @@
-"""A search breadth first: no state is left out, and the first violation is a shortest one."""
+"""A breadth-first search: it omits no state, and the first violation is a shortest one."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ State = TypeVar("State")
 
 @dataclass(frozen=True)
 class Limits:
-    """Where a search ends before all states are found: after so many steps, or after the depth in which it has found so many
-    states, or has taken so many seconds of processor time.
+    """Limits of a search that does not find all states: a number of steps, of states (counted after each depth), or of
+    seconds of processor time.
     """
 
     depth: float = float("inf")
@@ -32,12 +32,11 @@ NO_LIMITS = Limits()
 
 @dataclass
 class Found:
-    """What a search has found.
+    """The result of a search.
 
-    `depth` is the number of steps up to which every state was looked at; `complete` says that there are no deeper ones.
-    `ends` counts the states where nothing can happen any more, `content` those of them where every process has done all
-    that it was to do. `executions` counts how often l0gc's code ran. `seconds` are processor time. `trace` is the way to
-    the violation.
+    Every state was checked up to `depth` steps; `complete` means that there are no deeper ones. `ends` counts the
+    states without a next step, `content` those of them in which every process has done all its work. `executions`
+    counts how often l0gc's code ran. `seconds` are processor time. `trace` is the way to the violation.
     """
 
     scope: str
@@ -54,7 +53,7 @@ class Found:
 
 
 class Numbers:
-    """Numbers for values, in the order of their first use."""
+    """Assigns numbers to values, in the order of their first use."""
 
     def __init__(self) -> None:
         self._numbers: dict[Any, int] = {}
@@ -70,7 +69,9 @@ class Numbers:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Nothing is garbage until a search ends, and looking for it takes half of the time."""
+    """Disable garbage collection until the block ends: nothing is garbage until then, and collecting would take half of
+    the time.
+    """
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -90,12 +91,12 @@ def search(
     *,
     limits: Limits,
 ) -> Found:
-    """Search breadth first, up to the limits.
+    """Search breadth-first, up to the limits.
 
     Args:
-        steps_of: every step from a state: what it is, where it leads, and what is wrong with it.
+        steps_of: every step from a state: its label, the next state, and what is wrong with it.
         wrong_in: what is wrong with a state.
-        is_content: of a state where nothing can happen any more, whether every process has done all that it was to do.
+        is_content: whether every process has done all its work, in a state without a next step.
     """
     started = time.process_time()
     found = Found(scope)

@@ -1,7 +1,7 @@
-"""What the processes of the search over L1's life do: l0gc's own runs.
+"""The processes of the search over L1's life, which are l0gc's own runs.
 
-What Parquet holds is its records' offsets here, as the key says, and the number of a value schema, if there is one, as
-the body says; all else is the real code.
+Only Parquet is replaced: a key gives the offsets of an object's records, and its body the number of their value schema,
+if there is one.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ RULE: Final = MergeRule(1 << 30, 2)
 
 
 class Local(NamedTuple):
-    """A process between two steps; it has ended where `step` is ''. `plan` is what it goes on with, `choice` its option."""
+    """A process between two steps; it has ended if `step` is ''. `plan` is what it continues with, `choice` its option."""
 
     step: str
     choice: int = 0
@@ -78,13 +78,13 @@ class Local(NamedTuple):
 
 
 class Actor:
-    """A process and its program; `patient` ones must not find gone within the grace what the journal named."""
+    """A process and its program; to a `patient` one, no object that the journal named may be missing within the grace."""
 
     patient = True
     prepared = False
     """Whether its first step is done when the search begins."""
     options: tuple[int, ...] = ()
-    """Of which it takes any, when it begins."""
+    """The options of which it takes one when it begins."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -93,7 +93,7 @@ class Actor:
         return Local("begin")
 
     def act(self, cluster: ClusterHandles, local: Local) -> Local:
-        """One step; raises `BrokenError`."""
+        """Do one step; raises `BrokenError`."""
         raise NotImplementedError
 
     def run(self, view: View, local: Local) -> Local:
@@ -106,14 +106,14 @@ def _window() -> Window:
 
 
 def _row(store: Any, runtime: Runtime, base: int, last: int, size: int, epoch: int, schema: int) -> Rows:
-    """A new L1 object by a value schema of this number, or by none, durable."""
+    """Store a new L1 object, by the value schema of this number or by none, and return its row."""
     row = np.array([(0, base, last, size, 0, epoch, name_bytes(runtime.new_id()), 0)], L1_ROW)
     store.put(_key(row[0]), b"%d" % schema if schema else b"")
     return row
 
 
 def _number(*topics: Topic) -> int:
-    """The number of the value schema that the topic has; 0 if it has none, or is gone."""
+    """Return the number of the topic's value schema; 0 without one or without the topic."""
     return max((t.value_schema.number for t in topics if t.value_schema is not None), default=0)
 
 
@@ -122,12 +122,12 @@ def _key(row: Any) -> str:
 
 
 def _lost(cluster: ClusterHandles) -> frozenset[str]:
-    """The L0 objects that nobody can read."""
+    """Return the L0 objects that cannot be read."""
     return cast(frozenset[str], cast(Any, cluster.store)._view.logs.lost)
 
 
 def _readable(topic: TopicState, lost: frozenset[str]) -> list[Extent]:
-    """The unreconciled extents before the first that is lost, or given up."""
+    """Return the unreconciled extents before the first that is lost, or given up."""
     found: list[Extent] = []
     for e in topic.extents(0):
         if e.key in lost or (found and e.base_offset > found[-1].last_offset + 1):
@@ -137,11 +137,11 @@ def _readable(topic: TopicState, lost: frozenset[str]) -> list[Extent]:
 
 
 class Reconciler(Actor):
-    """Lifts what is unreconciled, an object each, stamped with the epoch that it has looked up first.
+    """Lifts the unreconciled records, an object for each extent, stamped with the epoch that it has looked up first.
 
     Args:
-        again: whether it commits a second time, as Spark does a task whose answer was lost.
-        prepared: whether it has written its objects, and committed nothing, when the search begins.
+        again: whether it commits a second time, as Spark repeats a task whose answer was lost.
+        prepared: whether it has written its objects, but not committed them, when the search begins.
     """
 
     def __init__(self, name: str, *, again: bool = False, prepared: bool = False) -> None:
@@ -176,7 +176,7 @@ class Merger(Actor):
     """Merges what is due, by one round of a real merge.
 
     Args:
-        looks: whether the topic's value schema may change, so that it looks it up first.
+        looks: whether it looks the topic's value schema up first, because that may change.
     """
 
     def __init__(self, name: str, *, looks: bool = False) -> None:
@@ -257,7 +257,7 @@ class Deleter(Actor):
 
 
 class Vacuumer(Actor):
-    """A whole vacuum, without any grace by the clock: the epochs of grace alone hold it back."""
+    """Runs a whole vacuum, without grace by the clock: only the epochs of grace hold it back."""
 
     patient = False
 
@@ -399,7 +399,7 @@ def _rewrite(
 
 @contextmanager
 def small() -> Iterator[None]:
-    """While this holds, two objects are merged, and what is in L1 is no Parquet."""
+    """Merge two objects, and replace Parquet in L1, until the block ends."""
     level_one = l0gc.streamlog.level_one
     patches = [
         (level_one.merge_plan, "OBJECTS", 1),

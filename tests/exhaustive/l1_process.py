@@ -1,9 +1,9 @@
-"""A process of the search over L1's life: l0gc's handles; each time they read the world is a step.
+"""A process of the search over L1's life, with l0gc's handles: each time that they read the world is a step.
 
-A journal's log is one line here, which `Replica` and `SharedLog` keep it to in every interleaving and under every fault (the
-search in `search.py`): a process reads it, and appends where its read ended, or finds that another one was first and
-decides again. A process that has not read since the last tick reads before it appends, as a writer does that was idle for a
-minute.
+A journal's log is linear here; the search in `search.py` shows that `Replica` and `SharedLog` keep it so in every
+interleaving and under every fault. A process reads it and appends where its read ended; if another process was first,
+it decides again. A process that has not read since the last tick reads before it appends, as a writer does that was
+idle for a minute.
 """
 
 from __future__ import annotations
@@ -37,12 +37,14 @@ TOPIC: Final = Topic("events", 1, 2, (0,), "t")
 START_MS: Final = 1_700_000_000_000
 EPOCH_MS: Final = 600_000
 GRACE_EPOCHS: Final = 2
-"""So many epochs a dropped object stays, as the documents have it."""
+"""How many epochs a dropped object stays, according to the documents."""
 _L1: Final = "level_one/"
 
 
 class Answer(NamedTuple):
-    """`value` is the answer; `epoch` the cluster epoch then, `log` the number of the log, `done` whether it was done."""
+    """`value` is the answer; `epoch` is the cluster epoch then, `log` the number of the log, `done` whether the call
+    succeeded.
+    """
 
     epoch: int
     log: int = -1
@@ -51,20 +53,20 @@ class Answer(NamedTuple):
 
 
 class BrokenError(Exception):
-    """Something does not hold that must."""
+    """A condition does not hold that must."""
 
 
 class Logs(Protocol):
-    """The states of the journal's log, by the numbers that answers have."""
+    """The states of the journal's log, by their numbers in the answers."""
 
     lost: frozenset[str]
-    """The L0 objects that nobody can read."""
+    """The L0 objects that cannot be read."""
 
     def state(self, log: int) -> JournalState: ...
 
 
 class View:
-    """The answers that a process has had, in order; it stands after the last one."""
+    """The answers that a process has got, in order; the process waits after the last one."""
 
     def __init__(
         self, logs: Logs, answers: Sequence[Answer] = (), answer: Callable[[Call], Answer] | None = None
@@ -92,7 +94,7 @@ def now_ms(epoch: int) -> int:
 
 @lru_cache
 def topic_with(schema: int, epoch: int) -> Topic:
-    """The topic with a value schema of this number, which it got in this epoch; 0 for none."""
+    """Return the topic with the value schema of this number, set in this epoch; 0 for none."""
     if not schema:
         return TOPIC
     fields = tuple(ValueColumn(FIRST_ID + n, f"f{n}", "long") for n in range(schema))
@@ -102,9 +104,9 @@ def topic_with(schema: int, epoch: int) -> Topic:
 
 @lru_cache
 def controller_state(epoch: int, deleted: int, schema: int) -> ControllerState:
-    """The controller's state at an epoch; `deleted` is the one at which the topic was deleted, 0 if it was not.
+    """Return the controller's state at an epoch; `deleted` is the one at which the topic was deleted, 0 if it was not.
 
-    Scopes in which the topic gets a value schema have no ticks, so it got this one in this epoch.
+    Scopes in which the topic gets a value schema have no ticks, so the schema's epoch is this one.
     """
     state = ControllerState("cluster", 4, epoch=epoch, journals=1, time_ms=now_ms(epoch))
     state.epoch_times = [EpochTime(e, now_ms(e)) for e in range(epoch + 1)]
@@ -114,7 +116,7 @@ def controller_state(epoch: int, deleted: int, schema: int) -> ControllerState:
 
 
 class Replica:
-    """See `l0gc.storage.replica.Replica`: a read of the log, or an append to it, is one step."""
+    """Replaces `l0gc.storage.replica.Replica`: a read of the log, or an append to it, is one step."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -131,7 +133,7 @@ class Replica:
 
     @property
     def end(self) -> Place:
-        """No place: a search's logs are never set back, so nobody compares it."""
+        """An empty place: a search's logs are never set back, so no process compares it."""
         return Place()
 
     def peek(self) -> JournalState:
@@ -155,7 +157,7 @@ class Replica:
 
 
 class Store:
-    """The bucket: L1 objects are the world's, everything else is nobody's here. See `ObjectStore`."""
+    """The bucket: L1 objects are the world's, and no others exist here. See `ObjectStore`."""
 
     quotes_etags = True
 
@@ -172,10 +174,10 @@ class Store:
         return StoredObject(body, "", 0, now_ms(self._view.epoch))
 
     def read(self, keys: Sequence[str]) -> Sequence[bytes]:
-        """The bodies of some objects, read at once. Raises `ObjectNotFoundError`, for the first that is gone."""
+        """Return the bodies of objects that are read at once. Raises `ObjectNotFoundError` for the first missing one."""
         answer = self._view.ask("get", *keys)
         if not answer.done:
-            written = answer.value in self._written  # and named by nobody yet, so a vacuum may take it
+            written = answer.value in self._written  # no journal names it yet, so a vacuum may take it
             if self._patient and not written and answer.epoch - self._view.looked < GRACE_EPOCHS:
                 raise BrokenError(
                     f"{answer.value} was named at epoch {self._view.looked}, and is gone at {answer.epoch}"
@@ -206,7 +208,7 @@ class Store:
 
 
 class FakeController:
-    """The cluster epoch and the topic; a cached epoch is that of whatever the process has seen last."""
+    """The cluster epoch and the topic; a cached epoch is the one that the process has seen last."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -228,7 +230,7 @@ class FakeController:
 
 
 class FakeCluster:
-    """See `Cluster`."""
+    """Replaces `Cluster`."""
 
     def __init__(self, view: View, chance: random.Random, *, patient: bool) -> None:
         self.store, self.parallel = Store(view, patient=patient), Parallel()
@@ -248,6 +250,6 @@ class FakeCluster:
         return self.store.now_ms()
 
     def identity(self) -> Any:
-        """What a vacuum compares with what is published; its first read of the controller is the same one here."""
+        """What a vacuum compares with the published watermark; this is also its first read of the controller."""
         state = self.controller.kept = self.controller.snapshot()
         return identity_of(state)

@@ -1,12 +1,13 @@
-"""Every interleaving of what changes L1, breadth first: reconcilers, merges, expiries, vacuums, a deletion, and readers.
+"""Every interleaving of what changes L1, breadth first: reconcilers, merges, expiries, vacuums, a deletion, and
+readers.
 
-A state is the journal's log, the L1 objects that are there, the cluster epoch, and where each process stands. What
-a process does next follows from the answers that it has had, so l0gc's code runs once for each process and history (see
-`store.py`). A process that is killed is one that never goes on; so in each state, whatever processes are in the middle of,
-ticks and two vacuums are tried at once: then there must be exactly what the journal names.
+A state consists of the journal's log, the existing L1 objects, the cluster epoch, and the position of each process. A
+process's next step follows from the answers that it has got, so l0gc's code runs once for each process and history (see
+`store.py`). A killed process is one that takes no further step. So in each state, whatever the processes are doing,
+ticks and two vacuums are tried at once: then exactly the objects that the journal names must exist.
 
-What the journal says is counted by the simulation's shadow, which shares no decision with l0gc: an entry may name only what
-is there, nothing twice, and leave no gap; it may drop only what is named, and forget only what is gone.
+The simulation's shadow, which shares no decision with l0gc, counts what the journal lists: an entry may name only
+existing objects, nothing twice, and leave no gap; it may drop only named objects, and forget only deleted ones.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ _MACHINE: Final = JournalMachine(0)
 
 @dataclass(frozen=True)
 class L1Scope:
-    """What is searched.
+    """The scope of a search.
 
     Args:
         lifted: how many L1 objects of one record there are at first.
         waiting: how many records wait to be lifted.
-        lost: which of the records that wait are lost from the beginning of the search on, by their offsets.
-        ticks: how often the cluster epoch goes up, at whatever times.
-        both: instead of the records of one partition, the L0 objects that wait, each with a record of these partitions.
+        lost: the offsets of waiting records that are lost from the beginning of the search.
+        ticks: how often the cluster epoch increases, at any time.
+        both: instead of the records of one partition, the waiting L0 objects, each with a record of these partitions.
     """
 
     name: str
@@ -60,8 +61,9 @@ class L1Scope:
 
 
 class State(NamedTuple):
-    """All numbers but `epoch`, `deleted`, the epoch at which the topic was deleted, and `schema`, the number of its value
-    schema."""
+    """Numbers, except `epoch`, `deleted`, the epoch at which the topic was deleted, and `schema`, the number of its
+    value schema.
+    """
 
     log: int
     there: int
@@ -72,7 +74,7 @@ class State(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A process and where it stands: the `answers` since it was at `local`."""
+    """A process and its position: the `answers` since it was at `local`."""
 
     actor: int
     local: Local
@@ -80,7 +82,9 @@ class _Node(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """Where a process stands: what it asks, or what it is when its step has ended; or what it has found broken."""
+    """What a process waits for: its call, or its `local` if its step has ended; `broken` is the rule that it found
+    broken.
+    """
 
     call: Call | None
     local: Local
@@ -124,7 +128,7 @@ class L1Search:
     # -- the search -----------------------------------------------------------------------------------------------------
 
     def run(self, limits: Limits = NO_LIMITS) -> Found:
-        """See `breadth.search`."""
+        """Search by `breadth.search`."""
         with small():
             found = search(
                 self._scope.name,
@@ -138,11 +142,11 @@ class L1Search:
         return found
 
     def _is_content(self, state: State) -> bool:
-        """Whether every process has done what it was to do."""
+        """Return whether every process has done its work."""
         return all(not self._nodes.values[n].local.step for n in state.nodes)
 
     def _first(self) -> State:
-        """Some objects in L1, and some records that are not, at `FIRST_EPOCH`."""
+        """Return a state with some objects in L1 and some records that are not, at `FIRST_EPOCH`."""
         self._logs = [_Log(Shadow(0), {})]
         state = State(0, self._there.of(frozenset()), FIRST_EPOCH, 0, ())
         for n, key in enumerate(self._l0):
@@ -163,8 +167,10 @@ class L1Search:
         return state._replace(nodes=tuple(nodes))
 
     def _at_once(self, state: State, actor: Actor, steps: int = 1 << 30) -> tuple[State, Local]:
-        """The state when a process has done all that it does, or its first steps, and nobody else anything; and the process.
-        Raises `BrokenError`."""
+        """Run a process to its end, or through its first steps, without any other. Raises `BrokenError`.
+
+        Returns the state and the process after that.
+        """
         now = [state]
 
         def answer(call: Call) -> Answer:
@@ -206,7 +212,7 @@ class L1Search:
             yield f"epoch {state.epoch + 1} begins", state._replace(epoch=state.epoch + 1), ""
 
     def _moved(self, state: State, actor: int, local: Local) -> State:
-        """With a process between two steps; one whose next step asks for nothing has done that, too."""
+        """Return the state with a process between two steps."""
         node = self._nodes.of(_Node(actor, local, ()))
         return state._replace(nodes=(*state.nodes[:actor], node, *state.nodes[actor + 1 :]))
 
@@ -228,7 +234,7 @@ class L1Search:
             return _Stop(None, node.local, f"ended with {type(e).__name__}: {e}")
 
     def _done(self, state: State, call: Call) -> tuple[State, Answer, str]:
-        """The state after what a process asks for, the answer, and what is wrong then."""
+        """Return the state after a process's call, the answer, and what is then wrong."""
         there = self._bucket(state)
         answer = Answer(state.epoch, state.log)
         match call.method, call.arguments:
@@ -259,7 +265,7 @@ class L1Search:
         raise AssertionError(call)
 
     def _bucket(self, state: State) -> dict[str, bytes]:
-        """The L1 objects that are there."""
+        """Return the existing L1 objects."""
         there = self._contents.get(state.there)
         if there is None:
             there = self._contents[state.there] = dict(self._there.values[state.there])
@@ -279,7 +285,7 @@ class L1Search:
         return ""
 
     def _grow(self, state: State, payload: bytes) -> tuple[int, str]:
-        """The log with one more entry, and what is wrong with that."""
+        """Append an entry; return the number of the log, and what is wrong with the entry."""
         at = state.log, state.there, state.epoch, payload
         if at not in self._grown:
             self._grown[at] = self._grown_by(state, payload)
@@ -313,7 +319,7 @@ class L1Search:
     # -- what must hold in the end ----------------------------------------------------------------------------------------
 
     def _left_over(self, state: State) -> str:
-        """What is wrong when nobody goes on from here but two vacuums, each some epochs later; '' if nothing is."""
+        """Return what is wrong if only two vacuums follow, each some epochs later; '' if nothing is."""
         at = state.log, state.there, state.deleted
         if at not in self._ended:
             self._ended[at] = self._left_over_anew(state)
@@ -348,7 +354,7 @@ class _Closer(Actor):
 
 
 def _label(call: Call, answer: Answer) -> str:
-    """A step for people."""
+    """Describe a step."""
     what = call.method
     if what in ("get", "put", "delete"):
         keys = call.arguments if what == "get" else call.arguments[0] if what == "delete" else call.arguments[:1]

@@ -1,13 +1,13 @@
-"""Every interleaving of pins with what may not pass them: computations of M, vacuums, truncations, and their own end.
+"""Every interleaving of pins with what must not pass them: computations of M, vacuums, truncations, and their own end.
 
-The controller's log, `published.json` and what is decided by both are l0gc's own: `ControllerMachine`, the decisions about
-pins, `publish`, `require_seen`, `pins_of`, `compute`, `JournalGarbage`'s rule, `Folder.ripe`. A journal is what the other
-searches have shown it to be: a window that only moves up, admission against it, entries that drop objects and count with
-at least the window's epoch. A step is one read or write of the store; a conditional write is one step with the read before
-it, since it fails if anything came in between.
+The controller's log, `published.json` and the decisions by both are l0gc's own: `ControllerMachine`, the decisions
+about pins, `publish`, `require_seen`, `pins_of`, `compute`, `JournalGarbage`'s rule, `Folder.ripe`. A journal is what
+the other searches have proved it to be: a window that only moves up, admission against it, entries that drop objects
+and count with at least the window's epoch. A step is one read or write of the store; a conditional write and the read
+before it are one step, since the write fails if anything came in between.
 
-What must hold while a pin is in effect: what the journal named as of the pin, and what it has named since, is not at or
-below the published M, nor purged, and the journal can be replayed as of the pin.
+The promise of a pin in effect: what the journal named as of the pin, and what it has named since, is neither at or
+below the published M nor purged, and the journal can be replayed as of the pin.
 """
 
 from __future__ import annotations
@@ -71,8 +71,9 @@ class Promise(NamedTuple):
 
 
 class World(NamedTuple):
-    """The store, and what is true. `window` and `live` are the journal's, whose log has the
-    entries from `first` to `last`."""
+    """The store and the true state. `window` and `live` are the journal's; its log has the entries from `first` to
+    `last`.
+    """
 
     controller: bytes
     offset: int = 1
@@ -92,7 +93,7 @@ class World(NamedTuple):
         return _state(self.controller)
 
     def waiting(self, topic: int) -> frozenset[L0]:
-        """What is not in L1 of a topic, or of all."""
+        """Return the objects of a topic, or of all, that are not in L1."""
         return frozenset(o for o in self.live if topic in {o.topic, ALL_TOPICS})
 
     def needs(self, topic: int = ALL_TOPICS) -> UnitSummary:
@@ -106,11 +107,11 @@ class World(NamedTuple):
         return decode_published(self.published).watermark if self.published else -1
 
     def listed(self, topic: int) -> frozenset[int]:
-        """What the journal names in L1 of a topic, or of all."""
+        """Return the L1 objects of a topic, or of all, that the journal names."""
         return frozenset(o.name for o in self.l1 if o.dropped < 0 and topic in {o.topic, ALL_TOPICS})
 
     def named(self) -> World:
-        """After a change: what the journal names now is promised by every pin in effect."""
+        """Return the world after a change: every pin in effect also promises what the journal then names."""
         alive = {p.revision: p for p in self.state.pins.values() if p.in_effect}
         promises = [p for p in self.promises if p.revision in alive]
         live = [
@@ -121,7 +122,7 @@ class World(NamedTuple):
         return self._replace(promises=tuple(kept))
 
     def grown(self, **changed: Any) -> World:
-        """With one more entry of the journal."""
+        """Return the world with one more entry of the journal."""
         return self._replace(last=self.last + 1, **changed).named()
 
     def appended(self, entry: entries.ControllerEntry) -> World:
@@ -142,7 +143,7 @@ def _applied(encoded: bytes, offset: int, entry: bytes, now_ms: int) -> bytes:
 
 
 class _Store:
-    """`published.json`, for one step of one process."""
+    """Holds `published.json` for one step of one process."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
@@ -161,12 +162,12 @@ class _Store:
         return PutResult("2", 0)
 
     def put(self, key: str, body: bytes) -> PutResult:
-        assert key == PUBLISHED_COPY  # nobody reads it while published.json is there, as it always is here
+        assert key == PUBLISHED_COPY  # only read if published.json is missing, which it never is here
         return PutResult("1", 0)
 
 
 class Node(NamedTuple):
-    """Where a process stands, and what it has read. It has ended at step -1."""
+    """The position of a process, and what it has read. It has ended at step -1."""
 
     step: int = 0
     read: tuple[Any, ...] = ()
@@ -177,13 +178,13 @@ ENDED: Final = Node(-1)
 
 
 class Actor:
-    """A process: each step is one read or write."""
+    """A process, each step of which is one read or write."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def act(self, w: World, at: Node) -> Iterator[After]:
-        """What it may do next."""
+        """Yield what it may do next."""
         raise NotImplementedError
 
 
@@ -191,7 +192,7 @@ class Pin(Actor):
     """Creates a pin as `create_pin` does, step by step.
 
     Args:
-        held_of: the topic of whose partitions it takes the M that it holds, which has to be its own.
+        held_of: the topic whose partitions give the M that it holds; this has to be its own topic.
         twice: whether it reads the journal again for that M, which it must not: the promise is of the first reading.
     """
 
@@ -258,7 +259,7 @@ class Pin(Actor):
 
 
 class Unpin(Actor):
-    """Deletes whatever has the name."""
+    """Deletes the pin that has the name."""
 
     def act(self, w: World, at: Node) -> Iterator[After]:
         if (pin := w.state.pins.get(self.name)) is not None:
@@ -269,7 +270,7 @@ class Renewer(Actor):
     """Renews a pin that it has seen in effect.
 
     Args:
-        brings_back: whether it renews also a pin that has ended, which it must not.
+        brings_back: whether it also renews a pin that has ended, which it must not.
     """
 
     def __init__(self, name: str, *, brings_back: bool = False) -> None:
@@ -300,8 +301,8 @@ class Computer(Actor):
     """Computes M and publishes it, as the pipeline does.
 
     Args:
-        asks_first: whether it reads the pins with the controller's epoch, before the journal. That is safe, too, since what
-            is published says that a pin was created since.
+        asks_first: whether it reads the pins with the controller's epoch, before the journal. That is safe, too, since
+            the published watermark shows that a pin was created since.
     """
 
     def __init__(self, name: str, *, asks_first: bool = False) -> None:
@@ -345,7 +346,7 @@ class Computer(Actor):
 
 
 class Lifter(Actor):
-    """Lifts all that is not in L1, of a topic or of all."""
+    """Lifts all records of a topic, or of all, that are not in L1."""
 
     def __init__(self, name: str, topic: int = ALL_TOPICS) -> None:
         super().__init__(name)
@@ -359,7 +360,7 @@ class Lifter(Actor):
 
 
 class Uploader(Actor):
-    """Lands an object at an epoch that it knows from earlier."""
+    """Lands an object at an epoch that it has read earlier."""
 
     def act(self, w: World, at: Node) -> Iterator[After]:
         if at.step == 0:
@@ -369,7 +370,7 @@ class Uploader(Actor):
 
 
 class Mover(Actor):
-    """Closes the window to an epoch that it knows from earlier."""
+    """Closes the window to an epoch that it has read earlier."""
 
     def act(self, w: World, at: Node) -> Iterator[After]:
         if at.step == 0:
@@ -379,7 +380,7 @@ class Mover(Actor):
 
 
 class Dropper(Actor):
-    """Drops what is named in L1, by an entry with the epoch that it knows from earlier."""
+    """Drops what is named in L1, by an entry with the epoch that it has read earlier."""
 
     def act(self, w: World, at: Node) -> Iterator[After]:
         if at.step == 0:
@@ -391,7 +392,7 @@ class Dropper(Actor):
 
 
 class Vacuum(Actor):
-    """Purges what was dropped, without a time of grace."""
+    """Purges dropped objects, without grace."""
 
     def act(self, w: World, at: Node) -> Iterator[After]:
         match at.step:
@@ -409,7 +410,7 @@ class Vacuum(Actor):
 
 
 class Keeper(Actor):
-    """Keeps the journal's log short: a checkpoint, the listing, the pins, and what may go.
+    """Keeps the journal's log short: writes a checkpoint, lists, reads the pins, and truncates.
 
     Args:
         asks_first: whether it reads the pins before it lists, which it must not.
@@ -441,9 +442,9 @@ class Keeper(Actor):
 
 @dataclass(frozen=True)
 class PinScope:
-    """What is searched. `ticks`: how many entries without anything else the controller's log gets; `ends`: whether time
-    passes until pins have ended; `lifted`: the topics of which there is an object in L1 instead of one in L0; `waiting`: the
-    topics of which there is one in L0."""
+    """The scope of a search. `ticks`: how many entries without effect the controller's log gets; `ends`: whether time
+    passes until pins have ended; `lifted`: the topics with an object in L1; `waiting`: the topics with an object in L0.
+    """
 
     name: str
     actors: tuple[Actor, ...]
@@ -466,7 +467,7 @@ class PinSearch:
         self._scope = scope
 
     def run(self, limits: Limits = NO_LIMITS) -> Found:
-        """See `breadth.search`."""
+        """Search by `breadth.search`."""
         encoded = b""
         for offset, entry in enumerate(FOUNDED):
             encoded = _applied(encoded, offset, msgspec.msgpack.encode(entry), 0)
@@ -541,4 +542,4 @@ PIN_SCOPES: Final = (
     ),
 )  # fmt: skip
 PIN_WHOLE: Final = {s.name: s for s in PIN_SCOPES}
-"""Each is searched to its end."""
+"""All scopes; each is searched to its end."""

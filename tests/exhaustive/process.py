@@ -1,8 +1,8 @@
-"""A process of the search: a short program whose every step is l0gc's own code, and what it knows between two steps.
+"""A process of the search: a short program whose every step is l0gc's own code, and its state between two steps.
 
-Between two steps, all that a process knows is in its `Local`: two histories that leave a process knowing the same are one.
-Within a step it is the answers that the step has had. A process may die at any time: a search that looks at every state
-has looked at the ones where it never goes on.
+Between two steps, the whole state of a process is its `Local`, so two histories that end in the same `Local` are one.
+Within a step its state is the answers that the step has got. A process may die at any time: a search of every state
+includes those from which the process takes no further step.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from tests.exhaustive.store import Answer, AnsweredStore, Call, LocalClock, Stan
 REVISION: Final = 1
 TOPIC_ID: Final = "t"
 EPOCHS: Final = (1, 2, 3)
-"""The cluster epochs that there are. The cluster is at the last one; a process may know any of them as the newest."""
+"""All cluster epochs. The cluster is at the last one; a process may take any of them for the newest."""
 JOURNALS: Final = (0, 1)
 MACHINES: Final = tuple(JournalMachine(j) for j in JOURNALS)
 
 
 class Listing(NamedTuple):
-    """A `Folder` of a log, such that it can be compared."""
+    """A `Folder` of a log, in a form that can be compared."""
 
     entries: tuple[tuple[int, int], ...]
     checkpoints: tuple[int, ...]
@@ -42,7 +42,7 @@ class Listing(NamedTuple):
 class Replica(NamedTuple):
     """What a process keeps of a log between two steps: the fields of its `Replica`, and its fence's seen window.
 
-    `folder` is kept for those that truncate: nobody else looks at it.
+    Only processes that truncate use `folder`, so it is kept only for them.
     """
 
     state: bytes
@@ -60,7 +60,8 @@ class Replica(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The reply of one journal to an upload: where it landed, and its first offset in each partition if these are known.
+    """The reply of one journal to an upload: where it landed, and its first offset in each partition if these are
+    known.
 
     `offset` is -1 if it was refused, and is not in the log.
     """
@@ -73,10 +74,10 @@ class Reply(NamedTuple):
 
 
 class Local(NamedTuple):
-    """A process between two steps. `step` is what it does next; '' when it has ended.
+    """A process between two steps. `step` is its next step; '' when it has ended.
 
-    The rest is the program's own: how far it has come, at which epoch it works, in which journals it has yet to do it, in
-    which of them it was refused, and which epoch these take at least.
+    The rest belongs to the program: its progress, the epoch at which it works, the journals that are still pending,
+    those that refused it, and the least epoch that these take.
     """
 
     step: str
@@ -103,7 +104,9 @@ class View(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """A process where it stands: the call that it waits for (None between two steps), and what it holds of the journals."""
+    """A process at its present position: the call that it waits for (None between two steps), and what it holds of the
+    journals.
+    """
 
     local: Local
     call: Call | None
@@ -111,14 +114,14 @@ class Seen(NamedTuple):
 
 
 class RightTime(StoreTime):
-    """No date is wrong here; it is the simulation that has such replies."""
+    """A store's time without wrong dates, which are left to the simulation."""
 
     def settle(self, date_ms: int) -> int:
         return date_ms
 
 
 class _Controller:
-    """The cluster epoch, as the newest that anybody knows; admission is decided by the journal's own window."""
+    """The cluster epoch, always the newest; the journal's own window decides admission."""
 
     def __init__(self, store: ObjectStore) -> None:
         self.store_time = RightTime(store)
@@ -131,7 +134,7 @@ class _Controller:
 
 
 class ClusterHandles:
-    """A process's handles on the journals, as it has left them."""
+    """A process's handles on the journals, in the state of its `Local`."""
 
     def __init__(self, local: Local, store: ObjectStore, runtime: Runtime, min_age_ms: int) -> None:
         self._local, self._store, self._runtime, self._min_age_ms = local, store, runtime, min_age_ms
@@ -155,13 +158,13 @@ class ClusterHandles:
         return self._made[journal]
 
     def views(self) -> tuple[View, ...]:
-        """What it holds now, as far as it has looked."""
+        """Return what it holds of each journal that it has used in this step."""
         return tuple(
             View(j, h.replica.offset, MACHINES[j].encode(h.replica.peek())) for j, h in sorted(self._made.items())
         )
 
     def kept(self, *, truncates: bool) -> tuple[Replica | None, ...]:
-        """What it goes on with."""
+        """Return the replicas that it continues with."""
         return tuple(
             _keep(self._made[j], truncates=truncates) if j in self._made else self._local.replicas[j] for j in JOURNALS
         )
@@ -177,9 +180,7 @@ def _restore(handle: JournalHandle, kept: Replica) -> None:
     listing = kept.folder
     replica._folder = Folder(dict(listing.entries), list(listing.checkpoints), listing.date_ms)
     replica._ids = dict(kept.ids)
-    replica._read_at = replica._as_of_at = (
-        0.0  # no time of its own has passed since: a process may be stopped between two steps
-    )
+    replica._read_at = replica._as_of_at = 0.0  # its clock has not moved: a process may be stopped between two steps
     handle.fence._seen = kept.seen
 
 
@@ -215,19 +216,19 @@ class Actor:
         raise NotImplementedError
 
     def choices(self, local: Local) -> list[tuple[str, Local]]:
-        """What the process may decide here, whatever others do; none if it goes on with its step."""
+        """Return what the process may decide here, whatever others do; nothing if it continues with its step."""
         return []
 
     def act(self, handles: ClusterHandles, local: Local) -> Local:
-        """One step, by l0gc's own code; returns what is next, without the replicas."""
+        """Do one step by l0gc's own code; return what follows, without the replicas."""
         raise NotImplementedError
 
     def is_content(self, local: Local) -> bool:
-        """Whether it has ended with all done that it was to do."""
+        """Return whether it has ended with all its work done."""
         return not local.step
 
     def run(self, local: Local, answers: Sequence[Answer], min_age_ms: int) -> Seen:
-        """The process, `answers` after the beginning of its step."""
+        """Return the process `answers` after the beginning of its step."""
         clock = LocalClock()
         runtime = Runtime(clock, random.Random(f"{self.name}/{local.turn}"))
         handles = ClusterHandles(local, cast(ObjectStore, AnsweredStore(answers, clock)), runtime, min_age_ms)

@@ -1,4 +1,4 @@
-"""What is searched: small scopes that end, each with another kind of trouble, and one that does not."""
+"""The scopes of the search: small, finite ones, each with another kind of trouble, and one that has no end."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from tests.exhaustive.search import Scope
 
 
 def faults(count: int = 2) -> Scope:
-    """Two uploaders and a reconciler, on a store that loses and delays, behind a proxy that repeats."""
+    """Return two uploaders and a reconciler, on a store that loses and delays, behind a proxy that repeats."""
     return Scope("faults", (Uploader("a"), Uploader("b"), Reconciler("r", 1)), count)
 
 
 def producers(count: int = 2) -> Scope:
-    """The same with producers that send again what they do not know to have landed."""
+    """Return the same with producers, which repeat what they do not know to have landed."""
     two = (Uploader("a", producer=True), Uploader("b", producer=True))
     return Scope("producers", (*two, Reconciler("r", 1)), count)
 
 
 def together(count: int = 1) -> Scope:
-    """A producer two of whose objects go into one entry, beside another uploader."""
+    """Return a producer with two objects in one entry, next to another uploader."""
     return Scope("together", (Uploader("a", 2, together=2, producer=True), Uploader("b"), Reconciler("r", 1)), count)
 
 
 def window(count: int = 0) -> Scope:
-    """The same with a housekeeper that moves the window, or closes it, at any time."""
+    """Return two uploaders, a reconciler, and a housekeeper that moves the window, or closes it, at any time."""
     four = (Uploader("a"), Uploader("b"), Reconciler("r", 1), Housekeeper("h", 1, truncates=False))
     return Scope("window", four, count)
 
 
 def zombies(count: int = 1) -> Scope:
-    """Two reconcilers, each of which may sleep between its plan and its commit."""
+    """Return two reconcilers, each of which may sleep between its plan and its commit."""
     return Scope("zombies", (Uploader("a", 2), Reconciler("r", 1), Reconciler("s", 1)), count)
 
 
 MOVES = (("advance", 2), ("barrier", 3))
-"""What a housekeeper does to the window where it matters that it truncates."""
+"""What a housekeeper does to the window in the scopes of truncation."""
 
 
 def truncation(count: int = 0) -> Scope:
-    """Two uploaders, each of which may sleep through a truncation."""
+    """Return two uploaders, each of which may sleep through a truncation."""
     three = (
         Uploader("a", epochs=(1, 3)),
         Uploader("b", epochs=(1, 3)),
@@ -50,18 +50,18 @@ def truncation(count: int = 0) -> Scope:
 
 
 def truncation_faults(count: int = 1) -> Scope:
-    """One uploader that goes on with its old replica, a truncation, and a fault in any of it."""
+    """Return an uploader that continues with its old replica, a truncation, and a fault in either."""
     two = (Uploader("a", 2, epochs=(1, 3)), Housekeeper("h", 1, truncates=True, moves=MOVES))
     return Scope("truncation-faults", two, count, leaps=1)
 
 
 def sleeper(count: int = 0) -> Scope:
-    """A writer that sleeps while two entries are written: so many it takes for a truncation to reach its offset."""
+    """Return a writer that sleeps while two entries are written, enough for a truncation to reach its offset."""
     return Scope("sleeper", (Uploader("a"), Housekeeper("h", 2, truncates=True)), count, leaps=1)
 
 
 def old_listing(count: int = 0) -> Scope:
-    """The same, but what is truncated was listed when the housekeeper began."""
+    """Return an uploader, and a housekeeper whose truncation uses the listing from its beginning."""
     keeper = Housekeeper("h", 2, truncates=True, moves=MOVES, relists=False)
     return Scope("old-listing", (Uploader("a", 2, epochs=(1, 3)), keeper), count, leaps=1)
 
@@ -70,27 +70,27 @@ def old_listing(count: int = 0) -> Scope:
 
 
 def older_than_its_topic(count: int = 1) -> Scope:
-    """An uploader whose epoch may be older than its topic, in a journal whose window is."""
+    """Return an uploader whose epoch may be older than its topic, in a journal whose window is also older."""
     two = (Uploader("a", 2, epochs=(0, 1, 2)), Housekeeper("h", 1, truncates=False))
     return Scope("older-than-its-topic", two, count)
 
 
 def partitions(count: int = 1) -> Scope:
-    """Two partitions in one journal: objects with both or one of them, and a reconciler that takes both or one."""
+    """Return two partitions in one journal: objects with both or one of them, and a reconciler that takes both or one."""
     lifts = ((0, 1), (0,), (1,))
     three = (Uploader("a", parts=BOTH), Uploader("b", parts=SECOND), Reconciler("r", 2, lifts=lifts))
     return Scope("partitions", three, count, journals=((0, 1),))
 
 
 def journals(count: int = 1) -> Scope:
-    """A topic over two journals: each object has a part in both, and one of them may refuse its own."""
+    """Return a topic over two journals: each object has a part in both, and one of them may refuse its part."""
     keeper = Housekeeper("h", 1, truncates=False, journals=(1,))
     three = (Uploader("a", parts=TWO_JOURNALS), Uploader("b", parts=TWO_JOURNALS), keeper)
     return Scope("journals", three, count, journals=((0,), (1,)))
 
 
 def everything(count: int = 1) -> Scope:
-    """Two uploaders, a reconciler and a truncating housekeeper: as deep as the time allows."""
+    """Return two uploaders, a reconciler and a truncating housekeeper, searched as deep as the time allows."""
     two = (Uploader("a"), Uploader("b"))
     return Scope("everything", (*two, Reconciler("r", 1), Housekeeper("h", 1, truncates=True)), count, leaps=1)
 
@@ -112,5 +112,5 @@ WHOLE = {
         journals(),
     )
 }
-"""What is searched to its end."""
+"""The scopes that are searched to their end."""
 ALL = {**WHOLE, "everything": everything()}

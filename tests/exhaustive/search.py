@@ -1,12 +1,13 @@
-"""Every interleaving of a few processes, breadth first: no state is left out, and the first violation is a shortest one.
+"""Every interleaving of a few processes, breadth first: no state is left out, and the first violation is a shortest
+one.
 
-A state is what is in the bucket, what every process has been answered since it last knew no more than its `Local`, which
-writes are still on their way, and how many faults and leaps of time are left. Everything is numbered when it is first met,
-so a state is a few numbers, and l0gc's code runs once for each process and history, however many states they are part of.
+A state consists of the bucket's contents, every process's answers since its last `Local`, the delayed writes, and the
+remaining faults and leaps of time. Everything gets a number when it first occurs, so a state is a few numbers, and
+l0gc's code runs once for each process and history, however many states they are part of.
 
-Two kinds of steps are taken at once where they are possible, and no other step is tried before them: what a process decides
-by itself, and a read of a log entry that nobody can delete. What others do neither changes them nor is changed by them, so
-every violation that can be reached in another order is reached in this one as well.
+Two kinds of steps are taken at once if they are possible, and no other step is tried before them: a process's own
+decision, and a read of a log entry that cannot be deleted. The steps of other processes neither change these steps nor
+are changed by them, so every violation that another order can reach is reached in this order as well.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ _ENTRY: Final = re.compile(r"l0gc/journal/(\d{4})/log/(\d{20})")
 
 @dataclass(frozen=True)
 class Scope:
-    """What is searched.
+    """The scope of a search.
 
     Args:
-        faults: how many store calls go wrong, over all processes. A create without a reply has landed, or lands at any
-            later time, or never; or a proxy sends it twice, and the first try's success comes back as the second's refusal.
-        leaps: how often the store's clock goes on by the age at which a log entry may be truncated.
-        journals: the partitions that each of them has.
+        faults: how many store calls fail, over all processes. A create without a reply has landed, or lands at any
+            later time, or never; or a proxy sends it twice, and the second try's refusal is the answer to the first
+            one's success.
+        leaps: how often the store's clock advances by the age at which a log entry may be truncated.
+        journals: the partitions of each journal.
     """
 
     name: str
@@ -51,7 +53,7 @@ class Scope:
 
 
 class State(NamedTuple):
-    """All numbers: see `Search`. `flying` are writes on their way: a key and a body each."""
+    """Numbers: see `Search`. `flying` are delayed writes: a key and a body each."""
 
     bucket: int
     truths: tuple[int, ...]
@@ -62,7 +64,7 @@ class State(NamedTuple):
 
 
 class _Node(NamedTuple):
-    """A process and where it stands: the `answers` since it was at `local`."""
+    """A process and its position: the `answers` since it was at `local`."""
 
     actor: int
     local: Local
@@ -70,7 +72,7 @@ class _Node(NamedTuple):
 
 
 class _Move(NamedTuple):
-    """What one process can do, and what becomes of it: a `late` write is then on its way (-1: none).
+    """What one process can do, and the result: a `late` write is then delayed (-1: none).
 
     `at_once`: it may be taken before anything that others can do.
     """
@@ -84,7 +86,7 @@ class _Move(NamedTuple):
 
 
 class _NoOrder(WriterOrder):
-    """Nobody waits for others, or reads the log before its turn: what that does, the order of steps does as well."""
+    """Lets no writer wait for others, or read the log before its turn: the order of steps covers both effects."""
 
     def landed(self, writers: Sequence[str]) -> None:
         pass
@@ -109,7 +111,7 @@ class Search:
         self._settlement: dict[int, int] = {}
 
     def run(self, limits: Limits = NO_LIMITS) -> Found:
-        """See `breadth.search`."""
+        """Search by `breadth.search`."""
         with (
             mock.patch.object(l0gc.storage.replica, "_SMALL_CHECKPOINT_ENTRIES", 1),  # a small scope truncates, too
             mock.patch.object(l0gc.storage.replica, "WriterOrder", _NoOrder),
@@ -131,7 +133,7 @@ class Search:
     # -- steps ----------------------------------------------------------------------------------------------------------
 
     def _steps(self, state: State) -> Iterator[tuple[str, State, str]]:
-        """Every step from a state: what it is, where it leads, and what is wrong with the write that it was."""
+        """Yield every step from a state: its label, the next state, and what is wrong with the step's write."""
         deletable = any(
             a.deletes and self._nodes.values[n].local.step for a, n in zip(self._scope.actors, state.nodes, strict=True)
         )
@@ -151,7 +153,7 @@ class Search:
         return move.label, State(move.bucket, truths, nodes, flying, state.faults - move.faults, state.leaps), wrong
 
     def _world_steps(self, state: State) -> Iterator[tuple[str, State, str]]:
-        """What happens without any process: a write lands late, time passes."""
+        """Yield the steps without any process: a write lands late, or time passes."""
         for write in state.flying:
             key, body = self._writes.values[write]
             bucket, answer = self._perform(state, Call("put_if_absent", (key, body)))
@@ -163,7 +165,7 @@ class Search:
             yield "15 minutes pass", state._replace(leaps=state.leaps - 1), ""
 
     def _moves_of(self, node: int, state: State, deletable: bool) -> list[_Move]:
-        """What a process can do here, and what can happen to it. `deletable`: somebody may still delete log entries."""
+        """Return what a process can do here, and what can happen to it. `deletable`: log entries may still be deleted."""
         key = (node, state.bucket, state.faults > 0, state.leaps, deletable)
         moves = self._moves.get(key)
         if moves is None:
@@ -213,7 +215,9 @@ class Search:
             yield _Move(f"{what}, lost", lost, state.bucket, faults=1)
 
     def _can_fail(self, node: _Node, call: Call) -> bool:
-        """Conditional writes may fail in every way; a read may once a write of the same step has, or was refused."""
+        """Return whether a call can fail: conditional writes in every way, reads only after a failed or refused write
+        of the same step.
+        """
         if call.method.startswith("put_if"):
             return True
         unsure = (AmbiguousWriteError, PreconditionFailedError)
@@ -228,12 +232,12 @@ class Search:
         return seen
 
     def _follow(self, number: int, answer: Answer) -> int:
-        """The process with one more answer."""
+        """Return the process with one more answer."""
         node: _Node = self._nodes.values[number]
         return self._nodes.of(node._replace(answers=(*node.answers, answer)))
 
     def _settled(self, number: int) -> int:
-        """The process; between two steps, with nothing but its `Local`, if its step has ended."""
+        """Return the process, with nothing but its `Local` if its step has ended."""
         settled = self._settlement.get(number)
         if settled is None:
             node: _Node = self._nodes.values[number]
@@ -256,7 +260,7 @@ class Search:
     # -- what must hold ---------------------------------------------------------------------------------------------------
 
     def _grow(self, state: State, bucket: int) -> tuple[tuple[int, ...], str]:
-        """The truths with what the step has written, and what is wrong with it."""
+        """Return the truths with what the step has written, and what is wrong with it."""
         if bucket == state.bucket:
             return state.truths, ""
         before: Bucket = self._buckets.values[state.bucket]
@@ -282,7 +286,7 @@ class Search:
         return (*state.truths[:journal], number, *state.truths[journal + 1 :]), wrong
 
     def _wrong(self, state: State) -> str:
-        """What does not hold in a state; '' if all does."""
+        """Return what does not hold in a state; '' if everything holds."""
         for number in state.nodes:
             wrong = self._wrong_node(state.truths, number)
             if wrong:
@@ -310,7 +314,7 @@ class Search:
         return wrong
 
     def _wrong_view(self, actor: int, number: int, truths: tuple[int, ...]) -> str:
-        """What is wrong with the states that a process holds: they must be the logs' own, at those offsets."""
+        """Return what is wrong with the states that a process holds: they must be the logs' own, at those offsets."""
         node: _Node = self._nodes.values[number]
         if not node.answers:
             return ""
@@ -322,7 +326,9 @@ class Search:
         return ""
 
     def _is_content(self, state: State) -> bool:
-        """Whether every process has done what it was to do, and nothing is left to reconcile where somebody does."""
+        """Return whether every process has done its work, and a reconciler, if there is one, has left nothing
+        unreconciled.
+        """
         nodes = zip(self._scope.actors, (self._nodes.values[n] for n in state.nodes), strict=True)
         lifts = any(isinstance(a, Reconciler) for a in self._scope.actors)
         left = lifts and any(part.live for t in state.truths for _, part in self._truths[t].parts)

@@ -1,8 +1,8 @@
-"""What the processes of the search do with a shared L1 object: two partitions have rows of it.
+"""The processes of the search that use a shared L1 object, of which two partitions have rows.
 
-The object is written when the search begins, with the newest records of both partitions. Partition 1 has an older record,
-which another run lifts at any time: until then the journal refuses that partition's row, and the commit, which repeats,
-names it later.
+The object is written when the search begins, with the newest records of both partitions. Partition 1 has an older
+record, which another run lifts at any time: until then the journal refuses that partition's row, and the commit, which
+repeats, names it later.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ def _check(errors: list[str]) -> None:
 
 
 def _own(cluster: ClusterHandles, partition: int, base: int, last: int, epoch: int) -> Rows:
-    """A new L1 object of a partition, durable."""
+    """Store a new L1 object of a partition, and return its row."""
     row = np.array([(partition, base, last, 1, 0, epoch, name_bytes(cluster.runtime.new_id()), 0)], L1_ROW)
     cluster.store.put(l1_key(TOPIC.id(partition), l1_file(row[0])), b"")
     return row
 
 
 class Sharer(Actor):
-    """Commits what it has written, a shared object with the newest records of both partitions, so many times.
+    """Commits its shared object, with the newest records of both partitions, several times.
 
     Args:
         committed: whether it has committed once when the search begins.
@@ -68,7 +68,7 @@ class Sharer(Actor):
 
 
 class Lifter(Actor):
-    """Lifts the oldest record of partition 1 into an object of its own."""
+    """Lifts the oldest record of partition 1 into a separate object."""
 
     def act(self, cluster: ClusterHandles, local: Local) -> Local:
         epoch = cluster.controller.snapshot().epoch
@@ -78,7 +78,7 @@ class Lifter(Actor):
 
 
 class Drainer(Actor):
-    """Drains what shared objects hold of all partitions, or of one."""
+    """Drains the rows of shared objects of all partitions, or of one."""
 
     def __init__(self, name: str, *partitions: int, prepared: bool = False) -> None:
         super().__init__(name)

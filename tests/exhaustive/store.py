@@ -1,8 +1,8 @@
-"""The store of the search: what a process asks, what the store answers, and a process that is run again from its answers.
+"""The store of the search: a process's calls, the store's answers, and a process that is run again from its answers.
 
-What a process does next follows from the answers that it has had: its clock and its chance are fixed. So a process needs
-no thread that waits. It is run from its beginning on a store that gives the known answers again, up to the first call that
-has none, and that call is where it stands. `perform` gives the answer, by a `MemoryStore` with the bucket as it is now.
+A process's next call follows from the answers that it has got, since its clock and its randomness are fixed. So a
+process needs no waiting thread. It is run from its beginning on a store that repeats the known answers, up to the first
+call without one, where the process waits. `perform` answers the call by a `MemoryStore` with the bucket's contents.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ GETS: Final = frozenset({"get", "get_start"})
 
 
 class Call(NamedTuple):
-    """A store call, or what else a process asks of the world; `arguments` are the method's own."""
+    """A store call, or another request of a process to the world; `arguments` are the method's own."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -35,7 +35,7 @@ class Call(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """An answer that is an error. `seconds` pass for the process before it has it."""
+    """An answer that is an error. `seconds` pass for the process before it gets the answer."""
 
     error: type[L0gcError]
     message: str
@@ -44,7 +44,7 @@ class Failed(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """A `Listing`, such that it can be compared and kept in a set."""
+    """A `Listing` that can be compared and kept in a set."""
 
     modified_ms: tuple[tuple[str, int], ...]
     date_ms: int
@@ -62,14 +62,14 @@ class Stands(BaseException):
 
 
 class LocalClock(FakeClock):
-    """A process's own clock; it goes on when the process waits, and while an answer takes long."""
+    """A process's own clock; it advances when the process waits, and while an answer takes long."""
 
     def __init__(self) -> None:
         super().__init__(0)
 
 
 class AnsweredStore:
-    """Gives a process the answers that it has had before, in order: what a log asks of an `ObjectStore`."""
+    """Repeats the answers that a process has got before, in order: the part of an `ObjectStore` that a log uses."""
 
     def __init__(self, answers: Sequence[Answer], clock: FakeClock) -> None:
         self._answers = iter(answers)
@@ -125,7 +125,7 @@ class AnsweredStore:
 
 
 def perform(bucket: Bucket, date_ms: int, call: Call) -> tuple[Bucket, Answer]:
-    """The bucket after the call, and the store's answer."""
+    """Return the bucket after the call, and the store's answer."""
     store = _store(bucket, date_ms)
     try:
         result = getattr(store, call.method)(*call.arguments)
@@ -137,7 +137,7 @@ def perform(bucket: Bucket, date_ms: int, call: Call) -> tuple[Bucket, Answer]:
     elif isinstance(result, StoredObject | Head | PutResult):
         answer = result
     else:
-        answer = None  # a delete that deleted all
+        answer = None  # a delete that deleted everything
     if call.method in {*GETS, "head", "list"}:
         return bucket, answer
     return tuple(sorted((k, o.body, o.modified_ms) for k, o in store.objects.items())), answer

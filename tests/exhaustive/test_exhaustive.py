@@ -1,4 +1,4 @@
-"""Every interleaving of a few processes: none breaks a rule, and each rule that is taken out is missed by one of them."""
+"""Every interleaving of a few processes: none breaks a rule, and each rule that is taken out is broken in one of them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def bound_forgets_what_is_unreconciled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _admission_without(monkeypatch: pytest.MonkeyPatch, admitted: Callable[[Admission, ObjectExtents], bool]) -> None:
-    """What is refused as stale is admitted after all, where `admitted` says so."""
+    """Admit what is refused as stale if `admitted` returns true."""
     real = Admission.admit
 
     def admit(self: Admission, o: ObjectExtents) -> LandedSequence | None:
@@ -127,7 +127,7 @@ def objects_of_an_entry_are_admitted_to_the_state_before(monkeypatch: pytest.Mon
 
 
 def _append_with(monkeypatch: pytest.MonkeyPatch, error: type[Exception]) -> None:
-    """An ambiguous append is not settled but ends as `error`."""
+    """End an ambiguous append as `error` instead of settling it."""
 
     def append(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
         def put(store: AnsweredStore, key: str, body: bytes) -> PutResult:
@@ -235,7 +235,8 @@ MUTANTS = [
 
 
 SLOW = (truncation_does_not_raise_the_boundary, nobody_asks_the_boundary)
-"""These take many steps, and so half a minute. Quick tests are named for the simulation's mutants of the same rules."""
+"""These take many steps, and thus half a minute. Quick tests are named for the simulation's mutants of the same rules.
+"""
 
 
 @pytest.mark.parametrize(
@@ -262,15 +263,15 @@ def test_a_rule_that_is_taken_out_is_missed(
 
 
 def test_between_two_steps_a_process_keeps_all_that_its_handle_does() -> None:
-    """A field that is new has to be kept, too, or the search would leave something out."""
+    """A new field has to be kept, too, or the search would omit something."""
     handle = memory_cluster().journal(0)
     fixed = {"lock", "log", "_machine", "_runtime", "_order", "_as_of"}
-    fixed |= {"_since", "_base"}  # so small a checkpoint is read whole, and nothing is lacking
+    fixed |= {"_since", "_base"}  # so small a checkpoint is read whole, and nothing is missing
     kept = {"_state", "_whole", "_folder", "_charges", "_behind", "_ids"} | set(Replicated._fields) - {"state", "seen"}
     kept -= {"folder", "charges", "behind", "whole", "ids"}
     assert set(vars(handle.replica)) - fixed == {*kept, "_read_at", "_as_of_at"}
     assert set(vars(handle.fence)) == {"_applied", "_counters", "_holders", "_journal", "_lock", "_seen", "_turn"}
-    paced = {"_runtime", "_appended_at"}  # when an append is made, and not what it does
+    paced = {"_runtime", "_appended_at"}  # these decide when an append is made, and not its effect
     set_back = {"checked", "unread"}  # no process of the search asks whether a journal was set back
     assert set(vars(handle)) - paced - set_back == {
         "journal",

@@ -1,4 +1,4 @@
-"""Every interleaving of what changes L1: none breaks a rule, and each rule that is taken out is missed by one of them."""
+"""Every interleaving of what changes L1: none breaks a rule, and each rule that is taken out is broken in one of them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ QUICK = [
 
 
 BEGUN = Limits(states=1_000)
-"""How far `make test` searches them; `make thorough` searches them to the end."""
+"""How far `make test` searches the scopes; `make thorough` searches them to the end."""
 
 
 def searched(scope: L1Scope, limits: Limits = NO_LIMITS) -> Found:
@@ -86,7 +86,7 @@ def any_expiry() -> AbstractContextManager[Any]:
 
 
 def listing_decides() -> AbstractContextManager[Any]:
-    """What no journal names goes, whatever it is stamped with."""
+    """Delete whatever no journal names, whatever its stamp is."""
     real = JournalGarbage.parts
 
     def parts(self: JournalGarbage, prefix: str, count: int) -> list[JournalPart]:

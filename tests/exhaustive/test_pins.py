@@ -1,4 +1,4 @@
-"""Every interleaving of pins with what may not pass them: none breaks a promise, and each rule that is taken out does."""
+"""Every interleaving of pins with what must not pass them: none breaks a promise, unless a rule is taken out."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ BROUGHT_BACK = replace(RENEWED, actors=(RENEWED.actors[0], Renewer("p", brings_b
 
 
 def not_raised() -> AbstractContextManager[Any]:
-    """A pin takes effect though a computation that has not seen it may still publish."""
+    """Let a pin take effect while a computation that has not seen it may still publish."""
     return everywhere("l0gc.watermark.publication", "require_seen", lambda cluster, cluster_id, epoch: None)
 
 

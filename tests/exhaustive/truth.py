@@ -1,7 +1,7 @@
-"""What a journal's log says, known from every write, and what must hold of it.
+"""A journal's log as known from every write, and the rules that it must obey.
 
-It follows the rules by itself, without l0gc's state machine: what the window is, what is unreconciled, what has landed.
-The state machine runs beside it, for M(p) and for the state that a process must hold after so many entries.
+It follows the rules without l0gc's state machine: the window, the unreconciled records, the landed objects. The state
+machine runs next to it, for M(p) and for the state that a process must hold after a number of entries.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Upload(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A partition: where its next record goes, the last one in L1, what is not, and M(p)."""
+    """A partition: its next offset, the last one in L1, the unreconciled extents, and M(p)."""
 
     next_offset: int = 0
     reconciled: int = -1
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """A journal's log up to its end. `states[n]` is the state after n entries; `wrong` says what does not hold."""
+    """A journal's log up to its end. `states[n]` is the state after n entries; `wrong` is the rule that does not hold."""
 
     journal: int
     parts: tuple[tuple[int, Part], ...]
@@ -71,7 +71,7 @@ class Truth:
         return len(self.states) - 1
 
     def then(self, body: bytes) -> Truth:
-        """The log with one more entry."""
+        """Return the log with one more entry."""
         offset, machine = len(self), MACHINES[self.journal]
         e = decode_entry(f"{journal_log(self.journal)}log/{offset:020}", body)
         after = replace(self, wrong=f"entry {e.id} is in the log twice" if e.id in self.ids else "")
@@ -135,7 +135,9 @@ class Truth:
         return replace(self, parts=tuple(parts.items()), wrong=wrong)
 
     def _compared(self, state: JournalState) -> Truth:
-        """With M(p) as the state has it, if that may be, and if the state is what the log says."""
+        """Return the truth with the state's M(p), after checking that M(p) is allowed and that the state agrees with
+        the log.
+        """
         wrong, parts = self.wrong, dict(self.parts)
         if self.window != (state.previous_applied_epoch, state.max_applied_epoch):
             wrong = wrong or f"the state has window {state.window}, not {self.window}"

@@ -141,7 +141,7 @@ class SimulatedStore(MemoryStore):
             if self._habit == SKIPS_FOLDER and start_after.startswith(prefix):
                 folder = start_after.rstrip("/") + "/"
                 keys = [k for k in keys if not k.startswith(folder)]
-            order = sorted(k[::-1] for k in keys) if turned else sorted(keys)  # a store that hashes names, more or less
+            order = sorted(k[::-1] for k in keys) if turned else sorted(keys)  # like a store that hashes names
             if page:
                 last = page[-1][::-1] if turned else page[-1]
                 order = order[bisect_right(order, last) :]
