@@ -1,8 +1,8 @@
-"""Exports conformance vectors from the unit tests: `python -m tests.conformance.export` writes `*.json` beside this file.
+"""Exports conformance vectors from the unit tests: `python -m tests.conformance.export` writes them to `*.json` here.
 
-As a plugin of pytest it sees each entry that a test applies to a state whose whole log it knows: what the entry changed, or
-why it was refused. It then proposes each of these entries after each of these logs, and keeps the shortest logs for each
-rule. To add a vector, write a test of the rule, and export again.
+As a plugin of pytest it sees each entry that a test applies to a state whose whole log it has recorded, and keeps the
+change or the reason of the refusal. It then proposes each of these entries after each of these logs, and keeps the
+shortest logs for each rule. To add a vector, write a test of the rule, and export again.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SOURCES: Final = ("tests/streamlog/controller", "tests/streamlog/journal")
 OF_EACH_REFUSAL: Final = 3
 OF_EACH_ENTRY: Final = 12
 LONGEST: Final = 12
-"""The most entries of a vector's log."""
+"""The largest number of entries in a vector's log."""
 MOST_BYTES: Final = 3000
-"""The most bytes of a vector's payloads."""
+"""The largest size of a vector's payloads, in bytes."""
 FOUND: Final = 40
-"""How many vectors are held for each entry and each refusal, to choose from."""
+"""How many vectors are kept for each entry and each refusal, to choose from."""
 LOGS: Final = 60
-"""How many logs of each machine are proposed entries of others."""
+"""After how many logs of each machine the entries of other logs are proposed."""
 PROPOSED: Final = 250
 """How many entries of each machine are proposed after other logs."""
 
@@ -49,7 +49,7 @@ class _Known:
 
 
 class Recorder:
-    """Keeps the log of each state that tests make from nothing, and what each further entry did to it."""
+    """Keeps the log of each state that tests create, and what each further entry changed."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Known] = {}
@@ -96,7 +96,7 @@ class Recorder:
 
     def play(self) -> None:
         """Add logs whose rules the unit tests try without a log, or through a handle alone."""
-        from tests.support.journal import batch, extents_of, key_of  # it imports `apply`, which is another one before
+        from tests.support.journal import batch, extents_of, key_of  # it imports `apply`, which `Plugin` replaces
 
         pin = controller.CreatePin("backup", 1000, False, "a reason")
         first = batch(0, inputs=[InputSpan("a", 0, 6)])
@@ -155,14 +155,14 @@ class Recorder:
 
 
 def chosen(found: dict[tuple[str, str, str], list[Vector]]) -> list[Vector]:
-    """Return of each entry and each refusal the vectors with the shortest logs, no two alike."""
+    """Return the distinct vectors with the shortest logs, for each entry and each refusal."""
     vectors = []
     for (*_, refused), some in sorted(found.items()):
         distinct = {msgspec.json.encode((v.log, v.proposed)): v for v in some}
         shortest = sorted(distinct.values(), key=lambda v: (len(v.log), len(msgspec.json.encode(v))))
         if refused:
             vectors += shortest[:OF_EACH_REFUSAL]
-        else:  # short ones, and some with a longer past
+        else:  # short ones, and some with longer logs
             vectors += (
                 shortest[: OF_EACH_ENTRY // 2]
                 + shortest[OF_EACH_ENTRY // 2 :: max(1, len(shortest) * 2 // OF_EACH_ENTRY)]

@@ -1,4 +1,4 @@
-"""The package does with each vector what it says; a second implementation would run this file's first test."""
+"""The package agrees with each vector; a second implementation would run this file's first test."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VECTORS: Final = [
 
 
 def failures(vectors: list[Vector]) -> list[str]:
-    """Return the names of the vectors that the package does not conform to, with what it does instead."""
+    """Return the names of the vectors that the package contradicts, and how."""
     wrong = []
     for v in vectors:
         *log, proposed = (
@@ -64,7 +64,7 @@ def test_every_entry_lands_in_a_vector_and_is_refused_in_one(machine: str, entri
 
 
 PURE: Final = ("state", "topic", "admission", "apply", "edits", "producers")
-"""The modules of a journal that decide, without a store."""
+"""The modules of a journal that decide without a store."""
 BEFORE: Final = {
     "poison-taken": "it compares with the cluster epoch, which is in another log",
     "refused-too-late": "apply refuses the entry all the same",
@@ -73,7 +73,7 @@ BEFORE: Final = {
     "lacking-is-empty": "it is about a state that was read in part from a checkpoint, and a vector has no checkpoint",
     "shared-rows-passed": "it chooses which rows a table may name, and no entry depends on it",
 }
-"""Rules by which a process decides before it appends: a log that holds such an entry is not at fault."""
+"""Rules that a process applies before it appends; a log may hold an entry that breaks them."""
 RULES: Final = [
     m
     for m in MUTANTS

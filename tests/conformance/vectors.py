@@ -26,8 +26,8 @@ class LogEntry(msgspec.Struct):
     """An entry of a log.
 
     Attributes:
-        payload: the entry as it is stored, a msgpack array; in JSON as base64.
-        entry: the same as `l0gc log show` prints it; empty if it cannot be decoded.
+        payload: the stored entry, a msgpack array; base64 in JSON.
+        entry: the entry as `l0gc log show` prints it; empty if it cannot be decoded.
     """
 
     time_ms: int
@@ -39,12 +39,12 @@ class Vector(msgspec.Struct):
     """A log and the next entry.
 
     Attributes:
-        name: what it shows.
+        name: the machine, the entry's kind, and what happens to it.
         machine: `controller` or `journal`; the journal's number is 0.
         log: the entries from offset 0 on.
         proposed: the entry at the next offset.
-        refused: the kind of refusal and the rule, numbers and names left out; empty if it lands.
-        state: the state afterwards, which a refusal leaves as it was, as `l0gc log show --checkpoint` prints it. A journal's
+        refused: the kind of refusal and the rule, without numbers and names; empty if the entry lands.
+        state: the state afterwards, as `l0gc log show --checkpoint` prints it; a refusal does not change it. A journal's
             has `bounds`, too: for each topic, by revision, the lowest epoch that each partition may need; M(p) is one less.
             `untouched` is that of a topic with revision 0 in which nothing has landed.
     """
@@ -93,7 +93,7 @@ def state_after(machine: str, log: Sequence[StoredEntry]) -> Any:
 
 
 def refusal(machine: str, state: Any, entry: StoredEntry) -> str:
-    """Apply an entry; return why it is refused, or nothing."""
+    """Apply an entry; return why it is refused, or an empty text."""
     try:
         if machine == "controller":
             ControllerMachine().apply(state, entry)
@@ -112,7 +112,7 @@ def _plain(value: Any) -> dict[str, Any]:
 def rule_of(e: BaseException) -> str:
     """Return the kind of a refusal and its rule, without what is different each time.
 
-    An entry that cannot be decoded is damaged, whatever the decoder's error is called: it differs between versions.
+    An entry that cannot be decoded counts as damaged, since the decoder's errors differ between versions.
     """
     cause = e.__cause__ or e
     kind = "CorruptObjectError" if isinstance(cause, UNDECODABLE) else type(cause).__name__

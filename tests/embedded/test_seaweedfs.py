@@ -1,4 +1,4 @@
-"""The embedded S3 server: it serves, it is private, and it is gone when it should be."""
+"""The embedded S3 server: it serves, it is private, and it is stopped and removed in time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server() -> Iterator[SeaweedFS]:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process runs; a zombie does not."""
+    """Return whether the process runs; a zombie does not."""
     try:
         status = Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
@@ -208,7 +208,7 @@ def test_the_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
         assert is_alive(pid)
         parent.kill()
     assert wait_until_dead(pid)
-    for port in ports:  # nobody was left to remove these
+    for port in ports:  # the killed server could not remove its sockets
         for socket_file in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):
             socket_file.unlink()
 
@@ -254,7 +254,9 @@ def test_a_lost_port_costs_an_attempt_not_the_start(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port cannot be held for another process")
 def test_no_process_is_given_the_ports_of_a_server_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two servers of one port fail worse than one lost port: the second takes the first's local sockets, and writes hang."""
+    """Two servers with one port fail worse than a lost port: the second takes the first's local sockets, and writes
+    hang.
+    """
     held: list[int] = []
     launch = seaweedfs._BoundProcess
 

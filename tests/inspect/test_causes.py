@@ -1,4 +1,4 @@
-"""Causes: which facts make which of them, what comes first, and that a remedy moves what it is for."""
+"""Causes: which facts lead to which cause, their order, and that each remedy moves what the cause names."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ POISONED = LAYOUT.format(1, 99, "3f1c0000-0000-4000-8000-000000000000")
 
 
 def facts(**changed: object) -> Overview:
-    """All is well: epoch 9, M = 7, published; with what is changed."""
+    """Return a healthy cluster's overview at epoch 9 with M = 7, with these changes."""
     f = Overview(
         cluster_id="c", external_log=False, as_of_ms=NOW, local_ms=NOW, cluster_epoch=9, epoch_ms=NOW - MINUTE,
         interval_ms=10 * MINUTE, topics=1, partitions=4, watermark=7, computable_watermark=7, highest=(9, "M"),
@@ -52,7 +52,7 @@ def failed(command: str, error: str = "no space left", code: int = 1) -> list[At
 
 
 def data(partition: int = 1) -> Holder:
-    """A partition that M = 3 stands at because of its data."""
+    """Return a partition whose data holds M at 3."""
     return Holder("events", partition, 3, UNRECONCILED, "10 unreconciled records", 10, "level_zero/data/x")
 
 
@@ -69,7 +69,7 @@ def held(*holders: Holder, **changed: object) -> Overview:
 
 @pytest.mark.parametrize(
     ("command", "started_ms", "warned"),
-    [("sweep", NOW, False), ("sweep", NOW - 1, True), ("vacuum", NOW, True)],  # times are in whole seconds
+    [("sweep", NOW, False), ("sweep", NOW - 1, True), ("vacuum", NOW, True)],  # times have whole seconds
 )
 def test_an_undelete_is_a_warning_until_such_a_run_begins(command: str, started_ms: int, warned: bool) -> None:
     undone, later = (
@@ -165,14 +165,14 @@ def test_a_window_that_housekeeping_slides_needs_no_barrier() -> None:
 
 
 def test_a_window_below_a_young_topic_needs_a_barrier() -> None:
-    """The topic is of revision 4, and M stands at 3 while the window's newest epoch is not above that."""
+    """The topic has revision 4, and M stays at 3 while the window's newest epoch is not above 4."""
     (cause,) = find_causes(held(idle(), windows=[EpochWindow(1, 4)]))
     assert "--barrier" in cause.remedy
 
 
 @given(st.lists(st.tuples(st.integers(4, 9), st.integers(4, 9), st.booleans()), min_size=1, max_size=4))
 def test_a_remedy_moves_every_partition_that_m_stands_at(rows: list[tuple[int, int, bool]]) -> None:
-    """By the rules of a journal's state: what the commands do to M(p), written anew here."""
+    """The test restates a journal's rules for the effect of the remedy's commands on M(p)."""
     windows = [EpochWindow(min(a, b), max(a, b)) for a, b, _ in rows]
     with_data = [has or w.oldest > 4 for w, (_, _, has) in zip(windows, rows, strict=True)]
     holders = [data(p) if has else idle(p) for p, has in enumerate(with_data)]

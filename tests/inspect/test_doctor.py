@@ -1,4 +1,4 @@
-"""The doctor's checks: what is wrong is named, with a remedy, and nothing is left behind."""
+"""The doctor's checks: each names a fault with a remedy, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def by_name(checks: Iterator[Check]) -> dict[str, Check]:
 
 
 class Locked(MemoryStore):
-    """A store in memory for several threads."""
+    """A memory store whose conditional writes are safe for several threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Locked(MemoryStore):
 
 
 class LooksBeforeItWrites(Locked):
-    """Checks the condition, then writes: right for one writer at a time, and wrong in a race. `rclone serve s3`-like."""
+    """Checks the condition and then writes, like `rclone serve s3`: correct for one writer, wrong in a race."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -251,7 +251,7 @@ def test_a_refused_permission_names_the_folder_and_the_commands(moto: S3Store, m
 def test_a_store_that_ignores_conditions_is_left_as_it_was(
     endpoint: str, monkeypatch: pytest.MonkeyPatch, versioned: bool
 ) -> None:
-    """There a write that should take no effect does, also where a cluster is."""
+    """In such a store a conditional write takes effect although it should fail, even in a cluster's bucket."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     store = S3Store(StoreConfig(f"versioned-{versioned}".lower(), "c/", endpoint, region="us-east-1"))
@@ -333,7 +333,7 @@ def test_spark_and_the_versions_are_reported() -> None:
 
 
 def checks(cluster: ClusterHandles) -> dict[str, Check]:
-    """The checks of another process, which change nothing."""
+    """Run the checks in another process, and check that they change nothing."""
     before = dict(store_of(cluster).objects)
     found = list(doctor.cluster(another_process(cluster)))
     assert store_of(cluster).objects == before

@@ -1,4 +1,4 @@
-"""`explain` names what holds an object, an epoch or a partition, and the command that it names moves it."""
+"""`explain` names what holds an object, an epoch or a partition, and a command that moves it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.support.verify import compute_and_publish, handle_of, lift, put
 
 @pytest.fixture
 def needed() -> tuple[ClusterHandles, str]:
-    """A cluster with one topic of two partitions, and one object that both refer to."""
+    """Create a cluster with one topic of two partitions, and one object that both refer to."""
     cluster = topic_in_memory(2)
     return cluster, put(cluster, {0: 1, 1: 3})
 
 
 def spoil(cluster: ClusterHandles) -> str:
-    """Damage the journal of the topic; returns the key of the entry."""
+    """Damage the topic's journal; return the key of the damaged entry."""
     key = max(k for k in store_of(cluster).objects if k.startswith(journal_log(0) + "log/"))
     store_of(cluster).put(key, b"nonsense")
     return key
@@ -80,7 +80,7 @@ def test_what_is_reconciled_is_held_by_the_window_until_housekeeping_slides_it(
 @pytest.mark.parametrize("happened", ["", "topic", "barrier", "barrier topic", "tick", "tick tick", "late"])
 @pytest.mark.parametrize("behind", [0, 1, 2])
 def test_what_windows_hold_is_free_when_it_says_and_not_before(happened: str, behind: int) -> None:
-    """Whatever has happened to the window; housekeeping runs once before the first tick, and then at each."""
+    """The window may have moved in any way. Housekeeping runs once before the first tick, and then after each tick."""
     cluster = topic_in_memory(2)
     clock, interval_s = store_of(cluster).clock, cluster.epoch_interval_s
     put(cluster, {0: 1})

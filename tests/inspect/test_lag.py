@@ -1,4 +1,6 @@
-"""How far a query is behind: offsets, counts and ages from its checkpoint and the journals; else a sentence."""
+"""The lag of a query: offsets, counts and ages from its checkpoint and the journals, or a sentence that explains why
+not.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ KAFKA = '{"clicks":{"0":23}}'
 def wrote(
     checkpoint: Path, batch_id: int, *sources: str | Mapping[str, Any], ended: bool = True, version: str = "v1"
 ) -> None:
-    """As Spark does, with its checksums next to the files."""
+    """Write a checkpoint's files as Spark does, with checksums next to them."""
     for folder in ("offsets", "commits") if ended else ("offsets",):
         (checkpoint / folder).mkdir(parents=True, exist_ok=True)
         (checkpoint / folder / f".{batch_id}.crc").write_bytes(b"crc")
@@ -42,7 +44,7 @@ def wrote(
 
 
 def position(cluster: ClusterHandles, **options: str) -> dict[str, Any]:
-    """That of a stream that has read everything."""
+    """Return the position of a stream that has read everything."""
     with on(cluster):
         return stream_reader(**{"topic": "events", **options}).reportLatestOffset()
 
@@ -63,13 +65,13 @@ def rows(found: l0gc.api.QueryLag) -> list[tuple[int, int, int, int, int]]:
 def test_each_partition_has_its_offsets_and_the_age_of_what_is_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where it lies in L1, and from the middle of an object on."""
+    """This holds for unread records in L1, too, and from the middle of an object on."""
     cluster = topic_in_memory(3, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b", b"c"]})
     at = position(cluster)
     wrote(tmp_path, 9, at)
     assert lag(cluster, tmp_path, monkeypatch).records_behind == 0
-    at["events"]["1"] = 1  # the second record was not read
+    at["events"]["1"] = 1  # the second record is unread
     wrote(tmp_path, 10, at)
     wrote(tmp_path, 11, position(cluster), ended=False)
     for records in ({0: [b"d"]}, {0: [b"e"], 2: [b"f"]}, {2: [b"g"]}):

@@ -1,4 +1,6 @@
-"""Who lags, what that keeps of the others, and that lifting it costs and releases what was said."""
+"""Laggards: which partitions lag, what they keep of the others' garbage, and that lifting them costs and releases as
+stated.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ def tick(cluster: ClusterHandles) -> None:
 
 
 def lagging(*paused: Records, topics: int = 1, garbage: int = 6, record: int = 400) -> ClusterHandles:
-    """Some topics are not reconciled, and another one is, after each of its uploads, each at an epoch of its own."""
+    """Create topics that are never reconciled, and one that is reconciled after each upload; each upload has its own
+    epoch.
+    """
     cluster = memory_cluster()
     cluster.controller.create_topic("events", 4)
     for n in range(topics):
@@ -56,7 +60,7 @@ def seen(cluster: ClusterHandles) -> Laggards:
 
 
 def l0_of(cluster: ClusterHandles) -> dict[str, int]:
-    """The L0 objects, and how large each is."""
+    """Return the size of each L0 object by its key."""
     return {k: len(o.body) for k, o in store_of(cluster).objects.items() if k.startswith("level_zero/data/")}
 
 
@@ -188,7 +192,7 @@ def test_of_lifts_that_are_worth_the_same_the_highest_is_taken() -> None:
 
 
 def test_without_garbage_of_others_nobody_lags() -> None:
-    """All partitions wait alike, or what they wait for has just been uploaded."""
+    """All partitions wait alike, or the records that they wait for are new."""
     cluster = lagging(garbage=0)
     scan_and_publish(cluster)
     assert (seen(cluster).partitions, seen(cluster).garbage_bytes, seen(cluster).sentence) == (0, 0, "")
@@ -245,7 +249,7 @@ def spoil(cluster: ClusterHandles) -> None:
 
 
 def set_back(cluster: ClusterHandles) -> None:
-    """What is published is not below what the journal may need."""
+    """Publish an M above the journal's needs, as if the journal had been set back."""
     known, _ = read_published(cluster.store, cluster.controller.snapshot().cluster_id)
     assert known is not None
     new = msgspec.structs.replace(known, watermark=known.watermark + 3, published_at_ms=known.published_at_ms + 1)
@@ -253,7 +257,7 @@ def set_back(cluster: ClusterHandles) -> None:
 
 
 def lose_the_topic(cluster: ClusterHandles) -> None:
-    """Another topic has the revision, as after a restored controller log."""
+    """Give the topics in the journal another id, as after a restored controller log."""
     for topic in cluster.journal(0).catch_up().topics.values():
         topic.topic_id = "another"
 

@@ -1,4 +1,4 @@
-"""What `log show` prints: all that a log holds, in the words of its records, whatever is damaged beside it."""
+"""The output of `log show`: everything that a log contains, in the words of its records, whatever else is damaged."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def shown(cluster: ClusterHandles, journal: int | None, start: int = 0, *, check
 
 
 def read(s: LogLine) -> Row:
-    """One line, as a reader has it."""
+    """Return one line, decoded as a reader decodes it."""
     line = b"".join(s.pieces())
     assert b"\n" not in line
     row: Row = json.loads(line)
@@ -60,7 +60,9 @@ def read(s: LogLine) -> Row:
 
 @pytest.fixture
 def busy() -> tuple[ClusterHandles, Topic]:
-    """A cluster whose journal 0 has an entry of each kind, of the topic events and of one that was deleted."""
+    """Create a cluster whose journal 0 has entries of the topic events and of a deleted topic; `with_the_rest` adds the
+    rest.
+    """
     cluster, topic, handle = journal_of(5)
     gone, _ = cluster.controller.create_topic("gone", 1, 1)
     producer = cluster.controller.init_producer("job")
@@ -78,7 +80,7 @@ def busy() -> tuple[ClusterHandles, Topic]:
 
 
 def with_the_rest(cluster: ClusterHandles, topic: Topic) -> ClusterHandles:
-    """The kinds of entries, and of rows, that `busy` has not."""
+    """Add the kinds of entries and rows that `busy` lacks."""
     handle, epoch = cluster.journal(0), cluster.controller.epoch()
     assert handle.append([of_topic(topic, epoch, {0: 1}, key="l")]).error is None
     lifted = reconciled(handle.state, {0: 3}, revision=topic.revision, epoch=epoch, misfits={0: 1})
@@ -227,7 +229,7 @@ def test_a_controller_checkpoint_prints_a_line_per_topic_and_producer(busy: tupl
 
 
 def test_nothing_that_a_checkpoint_holds_is_left_out(busy: tuple[ClusterHandles, Topic]) -> None:
-    """A field that is added to a state is to be shown, too."""
+    """A field that is added to a state must be shown, too."""
     words = {"next_offsets": "next_offset", "reconciled": "last_reconciled_offset", "log_start": "log_start_offset"}
     words |= {
         "listed": "l1",

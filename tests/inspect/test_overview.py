@@ -1,4 +1,4 @@
-"""The overview: what M is, what holds it back, and what to do next; the same in every view, and without a change."""
+"""The overview: M, what holds it, and the next step, the same in every view, without a change of the bucket."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_next_step_leads_from_an_upload_to_an_empty_l0() -> None:
 
 
 def test_with_nothing_to_do_it_says_when_what_is_held_becomes_free() -> None:
-    """And it does: after that many ticks, and at once with a barrier."""
+    """The advice holds: a barrier frees the object at once."""
     cluster = topic_in_memory(2)
     put(cluster, EACH)
     lift(cluster)
@@ -152,7 +152,7 @@ def test_a_deleted_topic_holds_nothing() -> None:
 
 
 def test_a_deleted_topic_left_open_for_a_day_is_a_warning() -> None:
-    """Its deleter died before it reached the journals, and nobody housekeeps."""
+    """Its deleter died before it reached the journals, and no housekeeping ran."""
     cluster = topic_in_memory(2)
     cluster.controller.delete_topic("events")
     store_of(cluster).clock.sleep(23 * 3600)
@@ -177,12 +177,12 @@ def test_the_age_of_m_is_that_of_the_epoch_after_it() -> None:
     compute_and_publish(cluster)
     store.clock.sleep(60)
     o = read_overview(cluster)
-    # M is 2 at epoch 4: epoch 3 began one tick and a minute ago.
+    # M is 2 at epoch 4, and epoch 3 began one tick and one minute ago.
     assert (o.watermark, o.cluster_epoch, o.lag_ms, o.lag_at_least) == (2, 4, 660_000, False)
-    del store.objects[cluster.controller.replica.log.entry_key(3)]  # as a truncation would
+    del store.objects[cluster.controller.replica.log.entry_key(3)]  # as if the log were truncated
     o = read_overview(cluster)
     assert (o.lag_ms, o.lag_at_least) == (60_000, True)
-    written_ms = o.as_of_ms - 90 * 60_000  # an object that is held is above M, so M has stood for longer
+    written_ms = o.as_of_ms - 90 * 60_000  # a held object is above M, so M has stood for longer
     held = ScanSnapshot(
         totals(o.as_of_ms, cluster_id=o.cluster_id), [ScanRow(2, 1, 1, 1), ScanRow(3, 1, 1, written_ms)]
     )
@@ -239,14 +239,14 @@ def test_the_cost_goes_with_the_journals(partitions: int) -> None:
     store_of(cluster).requests.clear()
     o = read_overview(process)
     assert (o.partitions, o.journals) == (partitions, 2)
-    assert store_of(cluster).requests.total() <= 3 * 16 + 20  # all 16 journals are looked at
+    assert store_of(cluster).requests.total() <= 3 * 16 + 20  # the overview reads all 16 journals
 
 
 # -- garbage ------------------------------------------------------------------------------------------------------------
 
 
 def deleted_by(cluster: ClusterHandles, name_ms: int, swept_ms: int, objects: int) -> None:
-    """The record of a run that began at `name_ms`, and swept at `swept_ms`."""
+    """Write the record of a run that began at `name_ms` and swept at `swept_ms`."""
     name = f"{datetime.fromtimestamp(name_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{objects:08x}"
     some = RunSummary(
         run_id=name, started_ms=swept_ms, ended_ms=0, outcome="done", watermark=0, cluster_epoch=0,
@@ -265,9 +265,9 @@ def test_garbage_is_what_the_newest_scan_saw_less_what_was_deleted_since() -> No
     o = read_overview(cluster)
     assert o.garbage is not None
     assert (o.garbage.eligible_objects, o.left_objects, o.garbage.taken_ms) == (1, 1, o.as_of_ms - 60_000)
-    deleted_by(cluster, o.as_of_ms - 120_000, o.as_of_ms - 110_000, 3)  # before anybody counted
+    deleted_by(cluster, o.as_of_ms - 120_000, o.as_of_ms - 110_000, 3)  # before the scan counted
     assert read_overview(cluster).garbage == o.garbage
-    # A run of `gc` has its name from before it computes M; its sweep begins after that.
+    # The name of a `gc` run dates from before it computes M; its sweep begins afterwards.
     deleted_by(cluster, o.as_of_ms - 90_000, o.as_of_ms - 60_000, 1)
     o = read_overview(cluster)
     assert o.garbage is not None
@@ -387,7 +387,7 @@ def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back()
 
 
 def test_an_unknown_topic_shows_that_the_controller_went_back() -> None:
-    """Hazard 10: the epoch has caught up since, so it alone shows nothing."""
+    """Hazard 10: the epoch has caught up, so only the topic shows the restore."""
     cluster = topic_in_memory(2)
     assert cluster.journal(4).append([extents_of(1, revision=1, topic_id="lost")]).error is None
     (cause,) = read_overview(another_process(cluster)).causes
@@ -425,7 +425,7 @@ def test_both_remedies_for_a_lost_object_are_named() -> None:
 
 
 def test_an_object_that_was_swept_since_the_reading_is_not_called_missing() -> None:
-    """Another process reconciles and sweeps while status looks."""
+    """Another process reconciles and sweeps while status reads."""
     cluster = topic_in_memory(2)
     put(cluster, EACH)
     for _ in range(3):
@@ -469,7 +469,7 @@ def test_an_external_logs_epoch_is_the_published_one() -> None:
 
 
 def set_back(cluster: ClusterHandles) -> None:
-    """Put the journal back to an older copy, which lost acknowledged records and looks whole (issue 39, item 11)."""
+    """Set the journal back to an older copy, which looks whole but has lost acknowledged records."""
     put(cluster, EACH)
     handle = handle_of(cluster)
     older = handle.replica.offset

@@ -27,7 +27,7 @@ PARTITIONS = 100
 
 @pytest.fixture
 def cluster() -> ClusterHandles:
-    """Two shared objects, from whose first the rows of a fifth of the partitions have left."""
+    """Create two shared objects, the first of which has lost the rows of a fifth of its partitions."""
     cluster, _, _ = loaded(2, PARTITIONS)
     for p in range(PARTITIONS // 5):
         delete_records(cluster, "events", p, before_offset=2)

@@ -1,4 +1,4 @@
-"""Each variable and folder that would stop Spark is named before Java starts."""
+"""An error names each variable or folder that would stop Spark, before Java starts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def spark_of(folder: Path, jar: str) -> str:
-    """A folder as Spark's, of that version."""
+    """Create a folder like that of this Spark version; return its path."""
     for name in ("bin/spark-submit", f"jars/spark-core_2.13-{jar}.jar"):
         (folder / name).parent.mkdir()
         (folder / name).touch()

@@ -1,4 +1,4 @@
-"""`status` and `explain` name a table that nobody syncs, and what tables keep, by one choice."""
+"""`status` and `explain` name the same table that is not synced, and what tables keep."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
 
 
 def the_table(cluster: ClusterHandles) -> TableState:
-    """The table as status has it, which warns of it if that is due."""
+    """Return the table's state in status, and check that status warns of it exactly if it is overdue."""
     seen = read_overview(cluster)
     (held,) = seen.tables
     warned = [(w.detail, w.remedy) for w in seen.warnings if w.cause == "overdue_table"]

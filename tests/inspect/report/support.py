@@ -18,7 +18,7 @@ CLUSTER = "c"
 
 
 def totals(taken_ms: int, **changes: object) -> ScanTotals:
-    """The totals of a scan."""
+    """Return the totals of a scan taken at this time."""
     plain = ScanTotals(
         cluster_id=CLUSTER, taken_ms=taken_ms, watermark=2, cluster_epoch=4,
         objects=3, bytes=30, eligible_objects=1, eligible_bytes=10, unparsable=0,
@@ -27,7 +27,7 @@ def totals(taken_ms: int, **changes: object) -> ScanTotals:
 
 
 def summary(started_ms: int, deleted: int, number: int = 0) -> RunSummary:
-    """How a run ended that deleted so many objects of 10 bytes."""
+    """Return the summary of a run that deleted this many objects of 10 bytes."""
     run_id = f"{datetime.fromtimestamp(started_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{number:08x}"
     return RunSummary(
         run_id=run_id, started_ms=started_ms, ended_ms=started_ms + 1, outcome="done", watermark=2, cluster_epoch=4,
@@ -36,13 +36,15 @@ def summary(started_ms: int, deleted: int, number: int = 0) -> RunSummary:
 
 
 def run_entry(started_ms: int, deleted: int | None) -> RunEntry:
-    """A run; one that was killed if nobody knows what it deleted."""
+    """Return a run; None as `deleted` makes it a killed one."""
     ended = summary(started_ms, deleted or 0)
     return RunEntry(ended.run_id, started_ms, 1, ended if deleted is not None else None)
 
 
 def unit(topic: str, gc_epochs: Mapping[int, int], shown: int) -> UnitSummary:
-    """A journal with so many partitions of a topic at each M(p), of which it names the first few."""
+    """Return a journal whose topic has these numbers of partitions at each M(p), and that names the `shown` lowest
+    ones.
+    """
     each = [m for m, n in sorted(gc_epochs.items()) for _ in range(n)]
     lowest = [Holder(topic, p, m, UNRECONCILED, f"from epoch {m + 1} on", 1) for p, m in enumerate(each[:shown])]
     return UnitSummary(unit="journal 0", gc_epochs=gc_epochs, lowest=lowest)

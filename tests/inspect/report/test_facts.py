@@ -1,5 +1,6 @@
-"""What the report gathers: what is missing or damaged is named and not raised; sums lose nothing and add nothing; the
-verdict says whether somebody has to act, and for what or why."""
+"""The facts of the report: missing or damaged ones are named and not raised, sums are exact, and the verdict shows
+whether an operator must act, and why.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ HOUR = 3_600_000
 
 
 def gathered(cluster: ClusterHandles) -> Report:
-    """What another process sees; it changes nothing, and what it sees can be shown."""
+    """Gather and render the facts in another process, and check that this changes nothing."""
     before = dict(store_of(cluster).objects)
     facts = gather(memory_cluster(store_of(cluster), seed=9, bootstrap=False), "s3://b/p/")
     assert store_of(cluster).objects == before
@@ -269,7 +270,7 @@ def test_findings_are_what_verify_prints_and_nothing_else(tmp_path: Path) -> Non
 def test_shadow_deletions_are_counted_once() -> None:
     cluster = memory_cluster()
     assert gathered(cluster).shadow is None
-    for n in range(3):  # of the last, which was in part, the next one has all
+    for n in range(3):  # the next run contains all of the last one, which was partial
         s = summary(NOW - 3 * DAY_MS + n, 100, n)
         write_summary(
             store_of(cluster), msgspec.structs.replace(s, run_id=f"shadow/{s.run_id}", limited_by=OBJECTS * (n == 2))
@@ -382,7 +383,7 @@ def test_the_forecast_counts_what_was_deleted_as_what_had_come() -> None:
     assert found.week_bytes == 30 + 7 * 50
     assert forecast(scans[:1], runs, 0, 1.0) is None
     assert forecast([], [], 0, 1.0) is None
-    assert forecast([totals(0), totals(3_000_000)], [], 0, 1.0) is None  # less than an hour
+    assert forecast([totals(0), totals(3_000_000)], [], 0, 1.0) is None  # they span less than an hour
 
 
 def test_a_forecast_is_based_on_the_last_week() -> None:

@@ -1,4 +1,4 @@
-"""The page: well-formed, self-contained, and safe to open whatever the bucket's names and reasons are."""
+"""The page: well-formed, self-contained, and safe to open whatever names and reasons the bucket contains."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def lag(topic: str, partition: int, gc_epoch: int, records: int, reason: str) ->
 
 
 def facts(**changes: object) -> Report:
-    """A cluster of which everything is known."""
+    """Return a report on a cluster about which everything is known."""
     rows = [ScanRow(e, e * 10, e << 20, NOW - e, "t/0" if e > 6 else "", 2 if e > 6 else 0) for e in range(1, 9)]
     scan = ScanSnapshot(totals(NOW - 5 * 60_000, unparsable=2, unparsable_samples=["level_zero/data/README"]), rows)
     runs = [run_entry(NOW - DAY_MS + n * 3_600_000, 100 + n) for n in range(5)]
@@ -110,7 +110,7 @@ def facts(**changes: object) -> Report:
 
 
 class Reader(HTMLParser):
-    """Sees that each element is closed by its own end, and keeps what there is."""
+    """Checks that each element is closed by its own end tag, and collects elements and text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,12 +142,12 @@ def read(page: str) -> Reader:
 
 
 def texts(page: str) -> str:
-    """What a reader sees, with single spaces."""
+    """Return the visible text, with single spaces."""
     return re.sub(r" (?=[,.:])", "", " ".join(" ".join(read(page).text).split()))
 
 
 def check_alone(page: str) -> None:
-    """Nothing runs, nothing is fetched, and the page's policy forbids both."""
+    """Check that the page runs and fetches nothing, and that its policy forbids both."""
     reader = read(page)
     assert {tag for tag, _ in reader.elements} <= {
         "html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section", "h1", "h2", "h3", "p",
@@ -222,7 +222,7 @@ def test_the_verdict_comes_first_in_a_colour_that_agrees_with_it() -> None:
         main = page[page.index("<main>") :]
         assert main.index(f'<div class="banner verdict {colour}">') < 20
         assert f"<strong>{word}:</strong> as it is." in main
-        assert re.findall(r'class="banner ([a-z ]+)"', main) == [f"verdict {colour}"]  # a pause is not said twice
+        assert re.findall(r'class="banner ([a-z ]+)"', main) == [f"verdict {colour}"]  # the pause is not shown twice
 
 
 @pytest.mark.parametrize("known", [None, Laggards(garbage_bytes=0)])
@@ -260,7 +260,7 @@ def test_commands_can_be_copied_with_a_quoted_url() -> None:
 
 
 def hostile(x: object) -> object:
-    """`x` with every text in it replaced by what would do harm as HTML."""
+    """Return `x` with every text in it replaced by harmful HTML."""
     if isinstance(x, str):
         return HOSTILE
     if isinstance(x, list):
@@ -345,7 +345,7 @@ CONTRASTS: dict[float, dict[str, tuple[str, ...]]] = {
         "good-rule": ("card",), "warn-rule": ("warn",), "bad-rule": ("bad",),
     },
 }  # fmt: skip
-"""What WCAG AA asks of text, and of what a chart is read by; on which grounds each colour is used."""
+"""The contrast that WCAG AA requires of text and of chart marks, with the backgrounds of each colour."""
 
 
 @pytest.mark.parametrize("scheme", [0, 1], ids=["light", "dark"])
@@ -396,7 +396,7 @@ moments = st.integers(0, 4_000_000_000_000)
 
 
 def check_within(c: Chart) -> None:
-    """Bars may pass the edge by what rounding makes of it, and not by more."""
+    """Check that bars exceed the edge by no more than a rounding error."""
     for t in [*c.x_ticks, *c.y_ticks, *([c.line] if c.line else [])]:
         assert 0 <= t.at <= 100
         assert t.anchor in {"start", "middle", "end"}
@@ -423,7 +423,7 @@ def test_the_chart_of_epochs_stays_within_its_edges(rows: list[ScanRow], m: int)
     assert c.line is not None
     for mark, b in zip(c.bars, bars, strict=True):
         assert mark.height > 0
-        # Each thousandth of a per cent may be rounded either way.
+        # The position may be off by rounding.
         assert mark.x + mark.width <= c.line.at + 0.01 if b.eligible else mark.x >= c.line.at - 0.01
 
 

@@ -1,4 +1,4 @@
-"""What a journal must not hold, whose an L1 object is, and how findings are printed."""
+"""Findings: what a journal must not contain, to whom an L1 object belongs, and how findings are printed."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ GONE = Topic("gone", 4, 2, (0,), "id-of-gone")
 
 
 def healthy() -> JournalState:
-    """Records 0 to 9 of the partitions 0 and 2 in L1; five more each at epoch 5 and 6, partition 2 only at 5."""
+    """Return a state with records 0 to 9 of partitions 0 and 2 in L1, five more of both at epoch 5, and five of 0 at
+    epoch 6.
+    """
     j = Journal()
     j.land(extents_of(4, {0: 10, 2: 10}, key=key_of(4)))
     j.reconcile({0: 9, 2: 9})
@@ -140,7 +142,7 @@ def test_a_partition_outside_of_the_journals_run_is_found() -> None:
 
 
 def test_a_topic_that_the_controller_never_created_is_found() -> None:
-    """The controller log was restored from a backup, and may have given the revision to another topic since."""
+    """The controller log was restored from a backup, and may have assigned the revision to another topic."""
     for topic in (Topic("events", REVISION, 4, (0,), "another"), Topic("events", 2, 4, (0,), TOPIC_ID)):
         (s,) = check(healthy(), snapshot(-1, 9, topic))
         assert (s.kind, s.revision, s.topic) == (Kind.TOPIC_UNKNOWN, REVISION, "")
@@ -149,7 +151,7 @@ def test_a_topic_that_the_controller_never_created_is_found() -> None:
 def test_a_topic_that_is_newer_than_the_snapshot_is_not_checked() -> None:
     j = Journal()
     j.land(extents_of(12, revision=10))
-    assert {k for k, _, _ in found(j.state, snapshot(-1))} == {Kind.EPOCH_AHEAD}  # which the second reading decides on
+    assert {k for k, _, _ in found(j.state, snapshot(-1))} == {Kind.EPOCH_AHEAD}  # the second reading decides on it
 
 
 def test_a_deleted_topic_is_not_checked() -> None:
@@ -197,7 +199,8 @@ def test_an_object_that_cannot_have_landed_there_is_found(changes: dict[str, Any
     assert found(state) == [(Kind.STATE_BROKEN, -1, -1)]
 
 
-# -- what is said of an object --------------------------------------------------------------------------------------------
+# -- how an object is described
+# --------------------------------------------------------------------------------------------
 
 
 def test_only_the_blocks_that_are_still_needed_have_to_be_there() -> None:
@@ -218,7 +221,8 @@ def test_an_orphans_finding_depends_on_whether_its_records_are_reconciled() -> N
     assert "9 is the last reconciled" in orphan_text(5, 10, healthy(), p)
 
 
-# -- whose an L1 object is ----------------------------------------------------------------------------------------------
+# -- the owner of an L1 object
+# ----------------------------------------------------------------------------------------------
 
 
 P = PartitionId("events", 3, 7)
@@ -239,7 +243,7 @@ def topics_of_two() -> ClusterSnapshot:
 
 
 def test_an_external_log_is_not_compared_with() -> None:
-    """Its epoch is not the controller's, so every object would seem to be above it."""
+    """The controller's epoch is not that of the external log, so every object would seem to be above it."""
     check_log_is_ours(ControllerState("ours", 4, epoch=9))
     with pytest.raises(SafetyError, match="another system's"):
         check_log_is_ours(ControllerState("ours", 4, epoch=0, external_log=True))
@@ -282,7 +286,7 @@ def test_a_near_miss_is_no_l1_key_of_l1(key: str) -> None:
 
 @given(st.integers(1, 40), st.integers(1, 12), st.integers(0, 1))
 def test_the_ranges_cover_every_partition_of_every_topic_once(partitions: int, parts: int, many: int) -> None:
-    last = 99_990 * many + partitions  # partition 100000 comes before 20000 in the order of keys
+    last = 99_990 * many + partitions  # partition 100000 sorts before 20000
     topics = [Topic("events", 3, last, (0,), "id"), Topic("events-3.b", 5, 1, (0,), "id-b")]
     state = msgspec.structs.replace(topics_of_two().state, topics={t.name: t for t in topics})
     ranges = l1_ranges(state, parts)

@@ -1,4 +1,4 @@
-"""Reading logs and objects."""
+"""How verify reads logs and objects, and the faults that it finds in them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_log_that_cannot_be_read_says_so() -> None:
 
 
 def grown(entries: int = 4, checkpoints: int = 2) -> ClusterHandles:
-    """A journal with so many checkpoints, so many entries before each, and one after the last."""
+    """Create a journal with `checkpoints` checkpoints, `entries` entries before each, and one entry after the last."""
     cluster = loaded_cluster()
     for _ in range(checkpoints):
         for _ in range(entries):
@@ -119,7 +119,7 @@ def test_checkpoints_hold_what_their_entries_give_before_and_after_a_truncation(
 
 
 def rewrite(cluster: ClusterHandles, number: int, change: Callable[[JournalState], object]) -> None:
-    """Replace the checkpoint with that number by one that says something else."""
+    """Replace the journal's checkpoint `number` by one with a changed state."""
     log, machine = log_of(cluster), handle_of(cluster).replica._machine
     offset = log.list_folder().checkpoints[number]
     key = log.checkpoint_key(offset)
@@ -138,7 +138,7 @@ def test_a_checkpoint_that_says_something_else_than_its_entries_is_found() -> No
     for number, deep, found in ((-1, False, True), (0, False, False), (0, True, True)):
         cluster = grown()
         rewrite(cluster, number, more_reconciled)
-        if number == 0:  # the newest follows from the one before, where that one is what it was made from
+        if number == 0:  # the newest checkpoint is checked against the previous one, so both get the same change
             rewrite(cluster, -1, more_reconciled)
         assert faults_of(cluster, deep=deep) == ([Kind.CHECKPOINT_DIFFERS] if found else [])
 
@@ -348,7 +348,7 @@ def test_no_flipped_byte_of_an_l1_object_changes_a_record_unnoticed() -> None:
 
 
 def rewritten(cluster: ClusterHandles, **changes: object) -> tuple[str, int]:
-    """The L1 object with other columns, and without checksums."""
+    """Rewrite the L1 object with other columns and without page checksums; return its key and size."""
     key, _ = l1_of(cluster)
     table = pq.read_table(io.BytesIO(store_of(cluster).objects[key].body))
     for name, values in changes.items():

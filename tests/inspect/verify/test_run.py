@@ -1,4 +1,4 @@
-"""The whole of verify in memory: as one task and as many, in which order it reads, and what its second reading confirms."""
+"""All of verify in memory: as one task and as many, the order of its reads, and what its second reading confirms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ L0_DATA = "level_zero/data/"
 
 
 class Tasks(LocalWorkers[ClusterHandles]):
-    """Cuts its work as for executors, and pickles what goes from one task to another."""
+    """Divides its work as for executors, and pickles the items that one task sends to another."""
 
     engine = SPARK  # type: ignore[misc]
 
@@ -43,7 +43,7 @@ def pickled(work: Any) -> Any:
 
 
 def two_topics() -> ClusterHandles:
-    """Two topics, in two journals and in one, with L0 and L1 objects."""
+    """Create two topics with L0 and L1 objects, one in two journals and one in a single journal."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=5, journals=3)
     for name, journals, records in (("events", 2, {0: 70, 3: 4}), (SECOND, 1, {0: 3, 1: 4})):
@@ -56,7 +56,7 @@ def two_topics() -> ClusterHandles:
 
 
 def verified(cluster: ClusterHandles, **options: Any) -> VerifyResult:
-    """The result, of one task and of many: it has to be the same."""
+    """Verify with one task and with many, check that the results are equal, and return one."""
     one = verify(cluster, LocalWorkers(cluster), **{"min_age_ms": -1, **options})
     many = verify(cluster, Tasks(cluster, slots=7), **{"min_age_ms": -1, **options})
     one.seconds = many.seconds = 0.0
@@ -98,7 +98,7 @@ def test_damages_are_found_by_the_tasks_that_list_them() -> None:
     result = verified(cluster)
     assert sorted((f.kind, f.topic, f.partition, f.key) for f in result.findings) == [
         ("l0_missing", "events", 0, shared),
-        ("l0_missing", "events", 3, shared),  # of the other journal
+        ("l0_missing", "events", 3, shared),  # in the other journal
         ("l0_missing", SECOND, 0, lost),
         ("l1_orphan", SECOND, 1, orphan),
         ("l1_size", "events", 0, of_l1),
@@ -143,7 +143,7 @@ def test_objects_ahead_are_one_finding_for_each_epoch_wherever_they_lie() -> Non
 
 
 def test_objects_of_a_doubtful_journal_are_not_called_orphans() -> None:
-    """Each task learns of the doubt, whichever of them lists the object."""
+    """Each task learns of the doubt, whichever task lists the object."""
     cluster = two_topics()
     topic = topic_of(cluster)
     for partition in range(4):
@@ -157,7 +157,7 @@ def test_objects_of_a_doubtful_journal_are_not_called_orphans() -> None:
 
 
 def test_the_listings_are_read_after_every_journal_and_m_before() -> None:
-    """A reference read after the listing may be of an object that was written since: it would seem to be missing."""
+    """A reference that is read after the listing may name an object written since, which would seem to be missing."""
     cluster = two_topics()
     epoch = cluster.controller.epoch()
     publish_m(cluster, 0, epoch)
@@ -207,7 +207,7 @@ def snapshot(cluster: ClusterHandles, watermark: int = -1) -> ClusterSnapshot:
 
 
 def found(cluster: ClusterHandles, *suspects: Suspect, seen: ClusterSnapshot | None = None) -> list[tuple[str, str]]:
-    """What is left of the suspects, as kind and detail. The second reading is another process's."""
+    """Return kind and detail of the suspects that a second reading in another process confirms."""
     confirmed = confirm(another_process(cluster), seen or snapshot(cluster), suspects)
     return [(s.kind, s.detail) for s in confirmed]
 
@@ -266,7 +266,7 @@ def test_an_object_of_a_topic_that_was_deleted_meanwhile_is_no_finding(
     cluster = loaded_cluster()
     s, seen = suspected(cluster, kind), snapshot(cluster)
     damage(cluster, s.key)
-    another_process(cluster).controller.delete_topic("events")  # the deleter dies before it ends it in the journal
+    another_process(cluster).controller.delete_topic("events")  # the deleter dies before it closes the topic
     assert found(cluster, s, seen=seen) == []
 
 
@@ -368,7 +368,7 @@ def test_while_a_journal_may_have_lost_entries_nothing_is_an_orphan() -> None:
     assert [kind for kind, _ in found(cluster, orphan(cluster), gap)] == [Kind.LOG_GAP]
 
 
-# -- the journal by itself -------------------------------------------------------------------------------------------------
+# -- the journal alone -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", [Kind.LIVE_BELOW_WATERMARK, Kind.WATERMARK_AHEAD, Kind.TOPIC_MISPLACED])

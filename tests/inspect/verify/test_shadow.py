@@ -1,4 +1,4 @@
-"""verify --shadow: what was needed of what shadow runs would have deleted is found, whoever needed it, and only that."""
+"""verify --shadow: it finds each object of a shadow run that a partition or reader still needed, and no other."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GET = "REST.GET.OBJECT"
 
 
 def lifted() -> ClusterHandles:
-    """Records in L1, whose three L0 objects are garbage, and some that wait in L0."""
+    """Create a cluster with records in L1, whose three L0 objects are garbage, and records that wait in L0."""
     cluster = topic_in_memory(2)
     for _ in range(3):
         put(cluster, {0: 3, 1: 2})
@@ -52,7 +52,7 @@ def kinds(result: VerifyResult) -> list[str]:
 
 
 def summary(cluster: ClusterHandles, run: SweepResult, **changes: object) -> None:
-    """Have the run's end say something else."""
+    """Change fields of the run's summary."""
     there: RunSummary = read_summary(cluster.store, run.run_id)
     write_summary(cluster.store, msgspec.structs.replace(there, **changes))
 
@@ -76,7 +76,7 @@ def test_without_a_shadow_run_there_is_nothing_to_verify() -> None:
 
 
 def test_an_object_that_a_partition_still_needs_is_found() -> None:
-    """A sweep whose M is too high would have lost it: the mistake that shadow runs are for."""
+    """A sweep with an M that is too high would have lost it; shadow runs exist to find this mistake."""
     cluster = lifted()
     needed = put(cluster, {0: 4, 1: 4})
     before = store_of(cluster).objects
@@ -95,7 +95,7 @@ def test_an_object_that_a_partition_still_needs_is_found() -> None:
 
 
 def wrongly(cluster: ClusterHandles, bound: int) -> SweepResult:
-    """A shadow run by an M that is too high, as a mistake in l0gc would publish it."""
+    """Make a shadow run with an M that is too high, as a defect in l0gc could publish it."""
     from l0gc.collect import sweep
     from l0gc.collect.plan import plan_sweep
 
@@ -111,7 +111,7 @@ def test_an_object_named_since_the_shadow_run_is_found() -> None:
     cluster = lifted()
     run = wrongly(cluster, cluster.controller.snapshot().epoch)
     needed = put(cluster, {0: 4})
-    rerun = wrongly(cluster, cluster.controller.snapshot().epoch)  # has it on record
+    rerun = wrongly(cluster, cluster.controller.snapshot().epoch)  # the first run has it on record
     summary(cluster, rerun, ends=read_summary(cluster.store, run.run_id).ends)  # as if the run had been before
     lift(cluster)
     result = verify_shadow(cluster)
@@ -161,7 +161,7 @@ def test_entries_that_were_truncated_since_are_counted() -> None:
 def test_an_entry_created_again_below_the_boundary_is_not_a_finding() -> None:
     cluster = lifted()
     log = handle_of(cluster).replica.log
-    named = log.get(min(log.list_folder().entries)).payload  # it names an object that is garbage by now
+    named = log.get(min(log.list_folder().entries)).payload  # it names an object that is now garbage
     run = shadow(cluster)
     put(cluster, {0: 2})
     first = read_summary(cluster.store, run.run_id).ends["journal 0"][1].offset + 1
@@ -199,7 +199,7 @@ def test_a_pin_that_a_run_would_have_passed_is_found() -> None:
 
 
 def line(key: str, ms: int, *, operation: str = GET, status: str = "200", bucket: str = "b") -> str:
-    """As in Amazon's documentation of the format."""
+    """Return a line in the format of Amazon's documentation."""
     when = datetime.fromtimestamp(ms / 1000, UTC)
     return (
         f"79a59df900b949e55d96a1e698fbacedfd6e09d98eacf8f8d5218e7cd47ef2be {bucket} [{when:%d/%b/%Y:%H:%M:%S} +0000] "
@@ -231,7 +231,7 @@ def test_a_read_since_the_run_is_found_and_one_before_is_not(access_logs: Callab
     began = run.plan.started_ms
     lines = [
         line(first, began - 5000),
-        line(second, began),  # the log has whole seconds
+        line(second, began),  # the access log has whole seconds
         line(third, began + 5000, status="404"),
         line(third, began + 5000, operation="REST.HEAD.OBJECT"),
         line(third, began + 5000, bucket="another"),
@@ -262,7 +262,7 @@ def test_logs_that_cannot_tell_are_refused(access_logs: Callable[..., AccessLogs
     for key in list(copy_of(store_of(cluster), "l0gc/runs/")):
         del store_of(cluster).objects[key]
     store_of(cluster).clock.ms = 4_000_000_000_000
-    shadow(cluster)  # the files are older than this run
+    shadow(cluster)  # the access logs are older than this run
     with pytest.raises(UsageError, match="has no access log that is newer than the first shadow run"):
         verify_shadow(cluster, access_logs("no log\n"))
 

@@ -1,4 +1,4 @@
-"""Verify over shared L1 objects: what is whole is counted, and what is missing, short, damaged or left over is found."""
+"""Verify over shared L1 objects: it counts whole ones, and finds missing, short, damaged and orphaned ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UUID = "01234567-89ab-cdef-0123-456789abcdef"
 
 
 def shared_cluster() -> tuple[ClusterHandles, str]:
-    """Two shared objects of 80 partitions, and the key of one."""
+    """Create two shared objects of 80 partitions; return the cluster and the key of one."""
     cluster = topic_in_memory(80)
     for n in range(2):
         put(cluster, "events", {p: [b"%d-%d" % (p, n)] for p in range(80)})
