@@ -1,1 +1,3 @@
-"""Delete what M allows: find it without reading the whole bucket, delete it in batches, and keep a record."""
+"""Delete the objects that M allows: find them without reading the whole bucket, delete them in batches, and keep a
+record.
+"""

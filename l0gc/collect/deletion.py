@@ -1,18 +1,20 @@
-"""Delete batches of objects at the store's pace, unless an operator has paused deletions, and retry only what failed.
+"""Delete batches of objects at the store's pace, unless an operator has paused deletions, and retry only failed
+objects.
 
 A delete is idempotent, and its keys stay eligible for ever, so a retry is always safe. Requests that the store throttles
 are retried until it has accepted nothing at all for `PATIENCE_S`. Other failures are retried a few times, with full
 jitter. Permanent failures (access denied, object lock) are reported and not retried.
 
-The pause is a flag in the bucket that every run obeys, wherever it runs. In doubt nothing is deleted: a flag that cannot
-be read counts as a pause. A run checks the flag before it begins, before each segment, and before each request if the
-last reading is older than `PAUSE_READ_S`. After it has seen a pause, it records no further segment and sends no further
-request.
+The pause is a flag in the bucket that every run obeys, wherever it runs. In doubt, nothing is deleted: a flag that
+cannot be read counts as a pause. A run checks the flag before it begins, before each segment, and before each request
+if the last check is older than `PAUSE_READ_S`. After it has seen a pause, it records no more segments and sends no more
+requests.
 
-A run deletes as fast as the store accepts, and no faster than the caller allows. It has no limit until the store answers
-503 or times out. Then the rate is slightly less than what the store accepted in the last few seconds. It grows with each
-success: it regains a fall in some five seconds, and grows faster the longer the store accepts everything. If the store
-accepts nothing at all, it is unavailable, and the rate stays. All workers of a process share one pacer.
+A run deletes as fast as the store accepts, and no faster than the caller allows. It has no limit until the store
+answers 503 or times out. Then the rate falls slightly below the rate that the store accepted in the last few seconds.
+It grows with each success: it recovers from a fall in some five seconds, and grows faster the longer the store accepts
+everything. If the store accepts nothing at all, it is unavailable, and the rate stays. All workers of a process share
+one pacer.
 """
 
 from __future__ import annotations
@@ -52,9 +54,10 @@ _log: Final = logging.getLogger(__name__)
 
 
 class Deletable(msgspec.Struct, frozen=True, gc=False):
-    """An object that may be deleted. `version_id` names one version of it, and is empty for the current object.
+    """An object that may be deleted. `version_id` names one version; it is empty for the current object.
 
-    A msgspec struct is created ten times as fast as a dataclass, and there is one for each object that a sweep deletes.
+    It is a msgspec struct because these are created ten times as fast as dataclasses, and a sweep creates one per
+    object.
     """
 
     key: str
@@ -68,11 +71,11 @@ class Deletable(msgspec.Struct, frozen=True, gc=False):
 
 _PAUSE_TRIES: Final = 5
 _LAST_MS: Final = 253_402_300_799_999
-"""The end of the year 9999, the last with four digits."""
+"""The end of the year 9999, the last year with four digits."""
 
 
 class Pause(msgspec.Struct, Outcome, frozen=True):
-    """Who paused sweeps, why, and since when (the store's clock, milliseconds since 1970)."""
+    """A pause of sweeps: the reason, who set it, and when, by the store's clock in milliseconds since 1970."""
 
     why: str
     by: str
@@ -80,13 +83,13 @@ class Pause(msgspec.Struct, Outcome, frozen=True):
 
 
 class NewPause(Pause, frozen=True):
-    """The pause that is set, and whether it is `new`: the first one stays.
+    """The current pause, and whether it is `new`. An earlier pause stays in effect.
 
     Attributes:
-        why: The reason of the pause that is set now.
-        by: Who set it.
-        since_ms: When.
-        new: Whether this command set it; false if sweeps were paused already.
+        why: The reason for the current pause.
+        by: The user who set it.
+        since_ms: When it was set.
+        new: Whether this command set it; false if sweeps were already paused.
     """
 
     new: bool
@@ -96,9 +99,7 @@ _PAUSE: Final = msgspec.json.Decoder(Pause)
 
 
 def read_pause(store: ObjectStore) -> Pause | None:
-    """Return the pause that is set, or None. Raises `StoreError` if it cannot be read, and then the sweep must not
-    continue.
-    """
+    """Return the current pause, or None. Raises `StoreError` if it cannot be read; the sweep must then not continue."""
     stored = if_there(store.get, PAUSED)
     try:
         return None if stored is None else _PAUSE.decode(stored.body)
@@ -107,7 +108,7 @@ def read_pause(store: ObjectStore) -> Pause | None:
 
 
 def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
-    """Pause sweeps; return the pause that is set, and whether it is this one: the first one stays.
+    """Pause sweeps unless they are already paused. Return the current pause, and whether this call set it.
 
     Raises:
         StoreError: the pause could not be set.
@@ -121,7 +122,7 @@ def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
             present = read_pause(store)
             if present is not None:
                 return present, present == pause
-        except StoreError as e:  # a full store's remedy is a sweep, which nobody wants who pauses
+        except StoreError as e:  # the remedy for a full store is a sweep, which contradicts a pause
             cause = str(e).partition("; add space")[0]
             raise type(e)(f"sweeps are not paused: {cause}; stop the jobs that sweep until a pause is set") from e
         else:
@@ -130,7 +131,7 @@ def set_pause(store: ObjectStore, why: str, by: str) -> tuple[Pause, bool]:
 
 
 def clear_pause(store: ObjectStore) -> Pause | None:
-    """Resume sweeps; return the pause that was set, or None.
+    """Resume sweeps, and return the pause that was set, or None.
 
     Raises:
         StoreError: the store did not remove the flag, so the pause stays.
@@ -143,9 +144,9 @@ def clear_pause(store: ObjectStore) -> Pause | None:
 
 
 class PauseWatch:
-    """Checks for a pause while a run works, and sets `stop` when there is one; safe for use by several threads.
+    """Checks for a pause during a run, and sets `stop` if it finds one; safe for use by several threads.
 
-    The run does not continue after that, even if the pause is lifted. `seen` describes the pause that ended it.
+    A pause ends the run, even if the pause is lifted later. `seen` describes that pause.
     """
 
     def __init__(self, store: ObjectStore, clock: Clock, stop: threading.Event) -> None:
@@ -154,10 +155,11 @@ class PauseWatch:
         self.seen = ""
 
     def is_set(self, after_s: float = 0.0) -> bool:
-        """Return whether a pause has ended the run. Reads the flag if the last reading began at least `after_s` ago.
+        """Return whether a pause has ended the run. Read the flag if the last check began at least `after_s` seconds
+        ago.
 
         Raises:
-            StoreError: the flag cannot be read, and nothing more may be deleted.
+            StoreError: the flag cannot be read, so nothing more may be deleted.
         """
         now = self._clock.monotonic()
         if not self.seen and now - self._read_at >= after_s:
@@ -171,7 +173,7 @@ class PauseWatch:
 
 
 def paused_error(described: str) -> PausedError:
-    """Return the error that a sweep ends with while the pause `described` is set."""
+    """Return the error with which a sweep ends during a pause."""
     return PausedError(f"sweeps are paused: {described}; run l0gc resume to let them continue")
 
 
@@ -184,30 +186,34 @@ def describe_pause(pause: Pause) -> str:
 # -- the pace -----------------------------------------------------------------------------------------------------------
 
 DECREASE: Final = 0.9
-"""The new rate as a share of what the store accepted: it did accept that much, so slightly less is enough."""
+"""The new rate as a share of the rate that the store accepted. The store coped with that rate, so slightly less is
+enough.
+"""
 GROWTH: Final = 0.02
-"""The share of the accepted rate that a success adds, until `REGAIN_S` after the last fall; then more, in
-proportion.
+"""How much each accepted object adds to the rate, until `REGAIN_S` after the last fall. Later the growth rises in
+proportion to the time since the fall.
 """
 REGAIN_S: Final = 5.0
 WINDOW_S: Final = 5.0
-"""How far back the pacer measures the rate that the store accepted."""
+"""The period over which the pacer measures the rate that the store accepted."""
 LEAST_RATE: Final = 1.0
 GRANT_S: Final = 0.25
-"""How many seconds' worth of the rate one request holds at most: so much time is lost if the store refuses it."""
+"""A request has at most as many objects as the rate allows in this time, which is lost if the store refuses the
+request.
+"""
 
 
 class Pacer:
-    """Decides when workers may send how many objects; safe for use by several threads.
+    """Decides how many objects workers may send, and when; safe for use by several threads.
 
     Attributes:
         throttled: how often the store asked for fewer requests, or did not answer in time.
-        backpressure_s: for how long at least one worker waited because of that.
+        backpressure_s: how many seconds at least one worker waited because of that.
         last_success: when the store last accepted something, on the runtime's clock.
 
     Args:
-        max_rate: objects per second: at any moment, no more than this many times the elapsed seconds have been sent.
-        stop: set when the run is to end; it ends every wait.
+        max_rate: the most objects per second, on average since the start, at any moment.
+        stop: set to end the run and every wait.
     """
 
     def __init__(self, runtime: Runtime, max_rate: float | None = None, stop: threading.Event | None = None) -> None:
@@ -229,13 +235,13 @@ class Pacer:
     def wait(self, objects: int) -> int:
         """Wait until some of `objects` may be sent, and return how many; 0 if the run is to end.
 
-        The number is decided at the end of the wait: a batch sized for too fast a pace would delay the others.
+        The number is decided at the end of the wait, since a batch for too fast a pace would delay the other batches.
         """
         began = now = self._clock.monotonic()
         while not self._stop.is_set():
             with self._lock:
                 rate, now = self.rate(), self._clock.monotonic()
-                if rate == self._store_rate:  # otherwise the caller's limit holds it up
+                if rate == self._store_rate:  # else the caller's limit causes the wait
                     self.backpressure_s += max(0.0, now - max(began, self._counted))
                     self._counted = now
                 if rate is None:
@@ -253,10 +259,11 @@ class Pacer:
         self._runtime.pause(seconds, self._stop)
 
     def answered(self, sent_at: float, taken: int, *, slower: bool) -> bool:
-        """Adjust the rate to an answer; return whether the store may only accept smaller requests.
+        """Adjust the rate to an answer. Return whether the store may accept only smaller requests.
 
         Args:
-            sent_at: when the request was sent. A refusal of a request sent before the last fall is not new information.
+            sent_at: when the request was sent. The refusal of a request sent before the last fall is not new
+                information.
             taken: how many objects the store accepted.
             slower: whether the store asked for fewer requests, or did not answer in time.
         """
@@ -286,7 +293,7 @@ class Pacer:
 
 @lru_cache(maxsize=1)
 def pacer_of(run_id: str, max_rate: float | None) -> Pacer:
-    """Return the pacer of a process that works for another process's run, shared by its tasks."""
+    """Return the pacer that all tasks of an executor share for a run of another process."""
     return Pacer(Runtime(), max_rate)
 
 
@@ -294,7 +301,7 @@ def pacer_of(run_id: str, max_rate: float | None) -> Pacer:
 
 PATIENCE_S: Final = 120.0
 PAUSE_READ_S: Final = 5.0
-"""Before a request, the pause is read again if the last reading is older than this."""
+"""The age of the last check at which the pause is checked again before a request."""
 TRIES: Final = 6
 _BACKOFF_S: Final = 0.2
 _TIMEOUT: Final = "RequestTimeout"
@@ -307,9 +314,10 @@ class DeleteOutcome:
     """The outcome of a batch.
 
     Attributes:
-        left: objects not tried because the run ended. Excludes objects that an unanswered request may have deleted.
-        markers: the delete marker that hides a key, if it is known to be the only one of this run.
-        error: why nothing more was tried; objects in none of the lists may or may not be gone.
+        left: the objects that were not tried because the run ended, except those that an unanswered request may have
+            deleted.
+        markers: the delete marker that hides each key, if this run is known to have created only one.
+        error: why nothing more was tried. Objects that are in no list may or may not be gone.
     """
 
     deleted: list[Deletable] = field(default_factory=list)
@@ -325,9 +333,9 @@ class Deleter:
     """Deletes for one process; safe for use by several threads.
 
     Args:
-        stop: set when the run is to end: the request in flight is the last one.
-        pause: checked before a request; none by default.
-        keep_history: whether the bucket may keep versions, so that the ids of delete markers are useful.
+        stop: set to end the run after the request in flight.
+        pause: checked before each request; by default, there is no check.
+        keep_history: whether the bucket may keep versions, in which case the ids of delete markers are useful.
     """
 
     def __init__(
@@ -348,7 +356,8 @@ class Deleter:
         objects: Sequence[Deletable],
         requested: Callable[[Sequence[Deletable]], None] = lambda gone: None,
     ) -> DeleteOutcome:
-        """Delete objects, in requests as large as the pace allows. The outcome's `error` is what ended it early.
+        """Delete objects, in requests as large as the pace allows. If an error ends this early, it is the outcome's
+        `error`.
 
         Args:
             requested: called after each answered request with the objects that it deleted.
@@ -357,7 +366,7 @@ class Deleter:
         todo = list(objects)
         tries, most = 0, PAGE_SIZE
         began = self._runtime.clock.monotonic()
-        unsure: set[str] = set()  # keys that may have a marker whose id is not known: a second try makes a second one
+        unsure: set[str] = set()  # keys that may have an unknown marker; a second try creates another
         while todo:
             size = 0 if self._stop.is_set() else self._pacer.wait(min(len(todo), most))
             batch, rest = todo[:size], todo[size:]
@@ -369,7 +378,8 @@ class Deleter:
                 reply = self._send(batch, outcome)
             except L0gcError as e:
                 outcome.error = e
-                # A request that was refused as a whole deleted nothing; what another one did is not known.
+                # A request that was refused as a whole deleted nothing; the outcome of any other failed request is
+                # unknown.
                 untouched = todo if isinstance(e, RequestRefusedError | NotFoundError) else rest
                 outcome.left = _without(untouched, unsure)
                 break
@@ -417,12 +427,12 @@ class Deleter:
                 raise
             kinds = ((ThrottledError, "SlowDown"), (StoreTimeoutError, _TIMEOUT))
             code = next((code for kind, code in kinds if isinstance(e, kind)), _UNANSWERED)
-            message = str(e)  # once: clearing it of secrets takes 0.1 ms, and a batch has 1,000 keys
+            message = str(e)  # only once, since removing secrets takes 0.1 ms, and a batch has 1,000 keys
             return VersionsDeleted([DeleteFailure(o.key, code, message) for o in batch])
 
 
 class DryDeleter:
-    """Deletes nothing; the outcome is that of requests that succeed."""
+    """Deletes nothing, and returns the outcome of successful requests."""
 
     def delete(self, objects: Sequence[Deletable], requested: Callable[[Sequence[Deletable]], None]) -> DeleteOutcome:
         """Report all objects as deleted."""
@@ -431,8 +441,8 @@ class DryDeleter:
 
 
 def _row(code: str) -> Row:
-    """Return how the store's table classifies a key that is not deleted: whether it is tried again, more slowly, and
-    whether it may be gone, hidden by a delete marker. A request without a usable answer counts as a server error.
+    """Return the row of the store's table for a key that was not deleted: whether to try again, and more slowly, and
+    whether the key may be gone, hidden by a delete marker. A request without a usable answer counts as a server error.
     """
     return row_of_key(code if code != _UNANSWERED else "InternalError")
 
@@ -442,7 +452,7 @@ def _without(objects: list[Deletable], keys: set[str]) -> list[Deletable]:
 
 
 def _of_batch(batch: list[Deletable], failures: list[DeleteFailure]) -> list[DeleteFailure]:
-    """Return the failures if each names an object of the batch; otherwise report the whole batch as failed."""
+    """Return the failures if each names an object of the batch. If one does not, return a failure for each object."""
     if failures:
         requested = {(o.key, o.version_id) for o in batch} | {(o.key, "") for o in batch}
         for f in failures:

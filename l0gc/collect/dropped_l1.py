@@ -1,12 +1,12 @@
-"""Delete dropped objects: L1 objects that a journal listed once, and no longer lists.
+"""Delete dropped objects: L1 objects that a journal no longer lists.
 
-What makes it safe: an object is dropped by an entry, once, and is never listed again. Until it is deleted, the journal
-keeps it with the time of its drop, so no listing and no guess is needed. It stays for `l1_grace` by the store's clock and
-for two epochs, for readers that replayed the journal earlier. A slower reader finds it gone, replays, and reads its
-replacement (hazard 19).
+This is safe because an entry drops an object once, and the object is never listed again. Until it is deleted, the
+journal keeps its key with the time of the drop, so no listing and no guess is needed. It stays for `l1_grace` by the
+store's clock and for two epochs, for readers that replayed the journal earlier. A slower reader does not find it,
+replays the journal, and reads its replacement (hazard 19).
 
-Once it is deleted, an entry records that, and the journal forgets it. If a run is killed in between, the next one deletes
-it again. An object that cannot be deleted, for example under a legal hold, stays in the journal.
+After a deletion, an entry records it, and the journal forgets the object. If a run is killed in between, the next run
+deletes the object again. An object that cannot be deleted, for example because of a legal hold, stays in the journal.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from l0gc.formatting import Outcome
 
 DROPPED_L1: Final = "dropped_l1"
 GRACE_EPOCHS: Final = 2
-"""A dropped object stays for this many epochs, whatever the clocks show."""
+"""The number of epochs for which a dropped object stays, whatever the clocks show."""
 
 
 class Amounts(msgspec.Struct, Outcome, frozen=True):
-    """L1 objects and their bytes: those that are listed, and those that were dropped but still exist.
+    """The numbers and bytes of L1 objects that are listed, and of those that were dropped but still exist.
 
-    `dead_bytes` of the listed ones are in shared objects, for partitions that no longer list them.
-    `oldest_dropped_ms` is when the oldest dropped object that no pin keeps was dropped; None without any.
+    `dead_bytes` are the bytes of listed shared objects for partitions that no longer list them. `oldest_dropped_ms` is
+    when the oldest dropped object that no pin keeps was dropped; None if there is no such object.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset({"oldest_dropped_ms"})
@@ -49,19 +49,21 @@ class DroppedSource(Protocol):
         """Return the units that can be read."""
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
-        """Yield the objects that a unit dropped by `before_ms`, by the store's clock, while no epoch above `epoch` existed.
-        Each batch has a few thousand.
+        """Yield the objects that a unit dropped by `before_ms`, by the store's clock, and at an epoch of at most
+        `epoch`, in batches of a few thousand.
         """
 
     def purged(self, unit: int, objects: Sequence[Deletable]) -> None:
-        """Record that those dropped objects are gone."""
+        """Record that these dropped objects are gone."""
 
     def amounts(self) -> Amounts:
-        """Return the amounts of L1 that the units have now."""
+        """Return the current amounts of L1 in all units."""
 
 
 def delete_dropped(source: DroppedSource, queue: DeletionQueue) -> None:
-    """Delete the objects that were dropped long enough ago. Raises the error that ended it, or the source's."""
+    """Delete the objects that were dropped long enough ago. Raises the error that ended the deletion, or an error of
+    the source.
+    """
     plan = queue.plan
     before_ms = plan.started_ms - int(1000 * plan.options.l1_grace_s)
     for unit in source.units():
@@ -72,7 +74,7 @@ def delete_dropped(source: DroppedSource, queue: DeletionQueue) -> None:
 
 
 def delete_batch(source: DroppedSource, queue: DeletionQueue, unit: int, batch: list[Deletable]) -> None:
-    """Delete a batch, and record what is gone, also of a batch that failed in part."""
+    """Delete a batch, and record the deleted objects, even if the batch failed in part."""
     gone: list[Deletable] = []
     queue.gone = gone.extend
     queue.take(batch)

@@ -1,10 +1,11 @@
-"""Decide which steps of `l0gc gc` are due, which still run after one has failed, and what the run ends with (pure).
+"""Decide which steps of `l0gc gc` are due, which ones run after a failure, and with which exit code the run ends
+(pure).
 
-To skip a step is always safe: the next run finds what it would have done. So a step is skipped if the journals and the
-records of the last runs show that it would find nothing; in doubt it runs. Every step is also safe after any other,
-failed or not, because M covers only what is done and the sweep has its own guards. So after a failure a step is skipped
-only if it would be useless, with one exception. If M was not computed, something about the bucket may be wrong that only
-that step checks, so nothing is deleted.
+It is always safe to skip a step, since the next run finds the same work. A step is skipped if the journals and the
+records of the last runs show that it would find nothing; in doubt, it runs. Every step is also safe after any other
+step, even a failed one, because M covers only finished work and the sweep has its own guards. Therefore, after a
+failure, a step is skipped only if it would be useless, with one exception: if M was not computed, the bucket may have a
+problem that only that step detects, so nothing is deleted.
 """
 
 from __future__ import annotations
@@ -28,30 +29,34 @@ COMPUTE: Final = "compute-watermark"
 SWEEP: Final = "sweep"
 VACUUM: Final = "vacuum"
 UNDELETE: Final = "undelete"
-"""The command of a record that undoes another run; not a step of `gc`."""
+"""The command in the record of an undelete, which is not a step of `gc`."""
 STEPS: Final = (HOUSEKEEP, RECONCILE, MERGE, EXPIRE, TABLE_SYNC, COMPUTE, SWEEP, VACUUM)
-"""The steps in order. Each leaves a record of its last run, whichever command ran it."""
+"""The steps in order. Each records its last run, whichever command ran it."""
 EXTERNAL_STEPS: Final = (COMPUTE, SWEEP, VACUUM)
-"""The steps that a cluster with an external log supports. `gc` leaves the first to the program that has that log's
-reports.
+"""The steps that a cluster with an external log supports. `gc` skips the first, which only the program that has the
+log's reports can run.
 """
 
 WORST: Final = (143, 130, 4, 6, 5, 2, 1, 3)
-"""Exit codes, the worst first: stopped; needs a person; cannot work; failed; partly done."""
+"""The exit codes, the worst first: stopped; needs an operator; cannot work; failed; partly done."""
 SCAN_EVERY_MS: Final = 24 * 3_600_000
-"""How often the bucket is listed in any case: objects that were uploaded and never committed are in no journal."""
+"""How often the bucket is listed in any case, since no journal contains objects that were uploaded but never committed.
+"""
 
 
 class GcNote(msgspec.Struct, frozen=True):
-    """The observations of the last `gc` runs, for the next one only.
+    """The observations of the last `gc` runs, which only the next run reads.
 
     Attributes:
-        landed: a number for everything that had landed when M was last computed; it differs if anything has landed since.
-        published_ms: the time of that publication, which identifies it.
-        held: L0 objects that were neither eligible then nor unrecognized; -1 if they were not counted.
-        swept: the bound of the last sweep that left nothing at or below it.
-        shadowed: the bound of the last shadow run that recorded everything at or below it; only shadow runs use it.
-        merged: a number for the L1 objects among which nothing was to be merged; it differs if any were added or removed.
+        landed: a number that identifies all objects that had landed when M was last computed; it changes if another one
+            lands.
+        published_ms: the time of the publication of that M, which identifies it.
+        held: the number of L0 objects that were not eligible at that time; -1 if they were not counted.
+        swept: the bound of the last sweep that deleted everything at or below its bound.
+        shadowed: the bound of the last shadow run that recorded everything at or below its bound; only shadow runs use
+            it.
+        merged: a number that identifies the L1 objects when there was nothing to merge; it changes if any are added or
+            removed.
     """
 
     landed: int = -1
@@ -68,7 +73,7 @@ def compute_not_due(
     """Return why M need not be computed; empty if it is due.
 
     Args:
-        lowest: where M could be now; None if that is unknown.
+        lowest: the M that is possible now; None if that is unknown.
         landed: see `GcNote.landed`.
     """
     if published is None or published.eligible_objects < 0 or lowest is None or note.published_ms < 0:
@@ -77,7 +82,7 @@ def compute_not_due(
     if age_ms >= SCAN_EVERY_MS:
         return ""
     if lowest < published.watermark:
-        return ""  # a journal was set back: the computation names it (hazard 38)
+        return ""  # a journal was set back, and the computation reports it (hazard 38)
     if lowest == published.watermark:
         return f"M = {published.watermark} cannot move yet"
     if note.published_ms == published.published_at_ms and note.landed == landed and note.held == 0:
@@ -109,14 +114,14 @@ def sweep_not_due(
 
 
 def is_final(e: L0gcError) -> bool:
-    """Return whether later steps would fail too: the cluster or bucket does not exist, an argument cannot be used, or the
-    store has been silent for as long as the run waits.
+    """Return whether later steps would fail, too: the cluster or the bucket does not exist, an argument is invalid, or
+    the store has been silent for as long as the run waits.
     """
     return isinstance(e, UsageError | NotInitialisedError | BucketNotFoundError | StoreSilentError)
 
 
 def is_left_out(step: str, failed: Collection[str]) -> bool:
-    """Return whether `step` does not run because of the steps that `failed` before it."""
+    """Return whether `step` is skipped because of the steps that `failed` before it."""
     return step in (SWEEP, VACUUM) and COMPUTE in failed
 
 

@@ -1,13 +1,13 @@
-"""Read from their records what past runs did; undo deletions, with a record of that; find old records.
+"""Report past runs from their records, undo and record deletions, and find old records.
 
 A killed run leaves objects as `planned`, and an unanswered request leaves them as `failed`. The bucket shows whether
-those are gone, so reports are correct. An undelete removes only delete markers that the run created. An object that it
-restores existed before; since M has passed it, the next sweep deletes it again. `gc` resets its note of what was swept,
-so that its next run lists the bucket.
+these objects are gone, so reports are correct. An undelete removes only delete markers that the run created. A restored
+object existed before, and M has passed it, so the next sweep deletes it again. `gc` resets `swept` in its note, so that
+its next run lists the bucket.
 
-Deleting old run records and old scan snapshots is safe, because neither deletions nor the computation of M read them.
-Each kind expires by age, by the store's clock, and by number. The records of the newest runs always stay, including this
-run's. No record is kept of deleted records and snapshots: it would be the next to expire.
+It is safe to delete old run records and old scan snapshots, because deletions and the computation of M do not read
+them. Each kind expires by age, by the store's clock, and by number. The records of the newest runs always stay,
+including this run's. Deleted records and snapshots are not recorded, since that record would be the next to expire.
 """
 
 from __future__ import annotations
@@ -74,42 +74,43 @@ from l0gc.watermark.source import ClusterView
 _FAILURES_SHOWN: Final = 20
 _RUN_KEY: Final = re.compile(rf"{RUNS}((?:{SHADOW})?)([0-9]{{8}}T[0-9]{{6}}Z-[0-9a-f]{{8}})/.+")
 RESTORED: Final = "restored"
-"""The status of an object that a run deleted and that exists again."""
+"""The status of an object that exists again after a run deleted it."""
 _NO_ID: Final = {"", "null"}
-"""The id of a delete marker that is unknown, or that a later write replaces because versioning is suspended."""
+"""The ids of delete markers that are unknown, or that later writes replace because versioning is suspended."""
 KEEP_RUNS: Final = 10_000
-"""The most runs whose records are kept, and the most shadow runs."""
+"""The largest number of runs whose records are kept, and of shadow runs."""
 _SEGMENTS_AT_ONCE: Final = 8
 _CLOCKS_MS: Final = 3_000
-"""A shadow run may have missed what was changed this shortly before it began: the log's time is accurate to 2 s, and
-the store's times are in whole seconds.
+"""How shortly before its start a shadow run may have missed changes. The log's time is accurate to 2 s, and the store's
+times are in whole seconds.
 """
 
 
 @dataclass
 class RunEntry(Outcome):
-    """One run; `summary` is None if it did not finish, or has not yet, or if it cannot be read, for the reason `damage`.
+    """A run. Its `summary` is None if the run has not finished, or if `run.json` cannot be read, for the reason
+    `damage`.
 
     Attributes:
         run_id: The run.
         started_ms: When it began.
-        ended_ms: When it ended; null if it was killed or is still running. So are the next fields up to `limited_by`,
-            but `outcome`.
-        outcome: `done`, `stopped` by a signal or a pause, `failed` by an error, `damaged` if its `run.json` cannot be
-            read, or `killed`, which it is called, too, while it runs.
-        command: `sweep`, `vacuum`, or `undelete` of another run.
-        purge_versions: Whether it removed versions for good.
+        ended_ms: When it ended. Null if it was killed or is still running, as are the following fields up to
+            `limited_by`, except `outcome`.
+        outcome: `done`, `stopped` by a signal or a pause, `failed` with an error, `damaged` if its `run.json` cannot be
+            read, or `killed`, also while it is still running.
+        command: `sweep`, `vacuum`, or `undelete`.
+        purge_versions: Whether it permanently removed versions.
         kinds: The `objects` and `bytes` of each kind that a vacuum deleted.
         engine: `local` or `spark`.
         watermark: The M that was published.
-        bound: The highest epoch that a sweep was to delete: M, or `--up-to`.
-        deleted: The objects that it reported as deleted at its end.
+        bound: The highest epoch that a sweep could delete: M, or `--up-to`.
+        deleted: The number of objects that it reported as deleted at its end.
         bytes: Their size.
-        failed: The objects that it reported as failed.
-        limited_by: The option whose limit left some of what was eligible; empty if none did.
-        of_run: Of an undelete: the run whose objects it brought back; else empty.
-        restored: Of an undelete: how many `objects` it brought back, and their `bytes`.
-        segments: Parquet files of the record.
+        failed: The number of objects that it reported as failed.
+        limited_by: The option whose limit left some eligible objects; empty if none did.
+        of_run: For an undelete, the run whose objects it brought back; otherwise empty.
+        restored: For an undelete, the number of `objects` that it brought back, and their `bytes`.
+        segments: The number of Parquet files in the record.
     """
 
     run_id: str
@@ -142,11 +143,11 @@ class RunEntry(Outcome):
 
 @dataclass(frozen=True, slots=True)
 class RunList(Outcome):
-    """The newest runs that left a record, the oldest first.
+    """The newest runs with a record, the oldest first.
 
     Attributes:
-        runs: Each with the fields of `runs show` up to `segments`.
-        total: How many are on record.
+        runs: The runs, each with the fields of `runs show` up to `segments`.
+        total: The number of runs on record.
     """
 
     runs: list[RunEntry]
@@ -155,17 +156,17 @@ class RunList(Outcome):
 
 @dataclass
 class RunDetail(RunEntry):
-    """One run, object by object.
+    """A run with the outcome of its objects.
 
     Attributes:
-        by_status: Objects `deleted`, `failed` and `left`, by the record and, where it is uncertain, by the bucket. What came
-            back since is in `undeletes`.
-        deleted_bytes: The size of those deleted.
-        lowest_epoch: The lowest epoch of those deleted; -1 for none.
-        highest_epoch: The highest.
+        by_status: The numbers of objects `deleted`, `failed` and `left`, according to the record or, if it is
+            uncertain, the bucket. Objects that came back later are in `undeletes`.
+        deleted_bytes: The size of the deleted objects.
+        lowest_epoch: The lowest epoch of the deleted objects; -1 if there are none.
+        highest_epoch: The highest epoch of the deleted objects; -1 if there are none.
         sample: The first ten objects, each with `key`, `epoch`, `size`, `modified_ms`, `version_id`, `status` and
-            `deleted_ms`; -1 and empty where that is not known.
-        undeletes: The runs of `undelete` that brought objects of it back, oldest first, each as in `runs list`.
+            `deleted_ms`; an unknown value is -1 or empty.
+        undeletes: The runs of `undelete` that brought back objects of this run, oldest first, each as in `runs list`.
     """
 
     by_status: Counter[str] = field(default_factory=Counter)
@@ -177,19 +178,19 @@ class RunDetail(RunEntry):
 
 
 class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
-    """One object in the record of a run.
+    """An object in the record of a run.
 
     Attributes:
         run_id: The run.
         command: `sweep` or `vacuum`; `null` for a killed run.
         key: The object.
-        epoch: The epoch of its key; -1 where it is not an L0 object.
-        size: Its bytes.
+        epoch: The epoch of its key; -1 if it is not an L0 object.
+        size: Its size in bytes.
         modified_ms: When it was written.
-        version_id: Its delete marker's version, or the version that was removed; empty if neither is known.
-        status: `deleted`; `left` if the run left it; `restored` if the run deleted it and it exists again.
-        deleted_ms: When it was deleted; -1 if that is not known.
-        kept: Whether the bucket keeps what it deleted as a version, so that `undelete` may bring it back.
+        version_id: The version of its delete marker, or the version that was removed; empty if unknown.
+        status: `deleted`; `left` if the run did not delete it; `restored` if the run deleted it and it exists again.
+        deleted_ms: When it was deleted; -1 if unknown.
+        kept: Whether the bucket keeps the deleted object as a version, so that `undelete` can bring it back.
     """
 
     run_id: str
@@ -198,7 +199,7 @@ class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """Return a sentence on what the run did, and whether it can be undone."""
+        """Return a sentence about the run's action, and whether it can be undone."""
         run = f"run {self.run_id} ({self.command or 'killed'})"
         if self.status == LEFT:
             return f"{run} planned to delete it ({size(self.size)}), but left it"
@@ -212,20 +213,20 @@ class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
 
 @dataclass
 class UndeleteResult(Outcome):
-    """The result of an undelete: `restored` objects exist again; `gone` are those whose versions had been removed.
+    """The result of an undelete: `restored` objects exist again; the versions of `gone` objects had been removed.
 
     Attributes:
         run_id: The run.
-        restored: Objects that are there again.
-        gone: Objects that did not come back: their versions have since been removed, or were written while versioning
-            was suspended. With any, exit code 3.
-        already: Objects that were back before, by an earlier `undelete`.
-        again: The later runs that deleted objects of this one once more, each with `run_id` and `objects`: take those
-            runs back, too. With any, exit code 3.
-        failed: Markers that could not be removed. With any, exit code 3.
-        failures: Up to 20 of them, each with `key`, `code`, `message` and `version_id`.
-        command: What made the run: `sweep` or `vacuum`.
-        bytes: The size of those that are there again.
+        restored: The number of objects that exist again.
+        gone: The number of objects that did not come back, since their versions have been removed or were written while
+            versioning was suspended. If there are any, the exit code is 3.
+        already: The number of objects that an earlier `undelete` had already brought back.
+        again: The later runs that deleted objects of this run again, each with `run_id` and `objects`; undelete those
+            runs, too. If there are any, the exit code is 3.
+        failed: The number of markers that could not be removed. If there are any, the exit code is 3.
+        failures: Up to 20 of these markers, each with `key`, `code`, `message` and `version_id`.
+        command: The command of the run: `sweep` or `vacuum`.
+        bytes: The size of the objects that exist again.
     """
 
     run_id: str
@@ -244,7 +245,7 @@ class UndeleteResult(Outcome):
 
     @property
     def problem(self) -> PartialFailureError | None:
-        """Return, in one sentence, which markers stay, or how many objects could not be restored."""
+        """Return an error that names the markers that stay, or the number of objects that were not restored."""
         if self.failures:
             markers, first = count(len(self.failures), "marker"), self.failures[0]
             return PartialFailureError(f"{markers} could not be removed; the first is of {first.key}: {first.why}")
@@ -253,7 +254,7 @@ class UndeleteResult(Outcome):
         return None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, with the first failures only."""
+        """Return the fields, with only the first failures."""
         return super().to_json() | {
             "again": [{"run_id": run, "objects": objects} for run, objects in sorted(self.again.items())],
             "failures": [msgspec.to_builtins(f) for f in self.failures[:_FAILURES_SHOWN]],
@@ -261,13 +262,13 @@ class UndeleteResult(Outcome):
 
 
 def started_ms(run_id: str) -> int:
-    """Return when a run began, from its name."""
-    # strptime takes ten times as long, and a listing calls this for each object of a record.
+    """Return when a run began, according to its name."""
+    # strptime would take ten times as long, and a listing calls this for each object of a record.
     return int(datetime.fromisoformat(run_id.removeprefix(SHADOW).split("-", maxsplit=1)[0]).timestamp() * 1000)
 
 
 def run_of(key: str, *, shadow: bool = False) -> str | None:
-    """Return the run whose record the object `key` belongs to, or None.
+    """Return the run to whose record the object `key` belongs, or None.
 
     Args:
         shadow: return the shadow run instead, which deleted nothing.
@@ -277,7 +278,7 @@ def run_of(key: str, *, shadow: bool = False) -> str | None:
         return None
     try:
         started_ms(m[2])
-    except ValueError:  # a name of a record's form with a month 13
+    except ValueError:  # a name in a record's form, but with a month 13, for example
         return None
     return m[1] + m[2]
 
@@ -286,7 +287,7 @@ def run_of(key: str, *, shadow: bool = False) -> str | None:
 
 
 def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
-    """Return the `last` newest runs, the oldest first. Searches the last day, then the last week, then all runs."""
+    """Return the `last` newest runs, the oldest first. Search the last day, then the last week, then all runs."""
     for days in (1, 7):
         since = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=days)
         runs, total = list_runs(records, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
@@ -296,18 +297,21 @@ def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
 
 
 _RECENT: Final = 100
-"""The runs whose deletions are usual; `gc` every ten minutes makes more than these in a busy day."""
+"""How many of the newest runs define the usual number of deletions. `gc` every ten minutes makes more runs than this on
+a busy day.
+"""
 
 
 def usual_objects(cluster: ClusterView, command: str, now_ms: int, kinds: Sequence[str] = ()) -> int:
-    """Return how many objects a run of a command may delete without being unusual: twice the most that recent runs deleted
-    within as long a time as has passed since the last one that deleted some.
+    """Return how many objects a run of a command may delete without being unusual: twice the most that recent runs
+    deleted in a period as long as the time since the last run that deleted something.
 
-    So what a pin, a pause or a weekend has held back is not unusual. A run that its share ended does not count, and the time
-    ends with it: neither a wrong M nor the time until somebody looks raises what the next run may delete.
+    Objects that a pin, a pause or a weekend has held back are thus not unusual. A run that its share ended does not
+    count, and the period ends with it, so that a wrong M, and the time until an operator looks, do not raise the number
+    for the next run.
 
     Args:
-        kinds: the kinds of garbage that count, for a run of several; by default all that it deleted.
+        kinds: the kinds of garbage that count, for a run of several kinds; by default, all that it deleted.
     """
     runs, _ = list_runs(cluster.store, _RECENT, parallel=cluster.parallel)
     deletions, until_ms = list[tuple[int, int]](), now_ms
@@ -331,7 +335,7 @@ def usual_objects(cluster: ClusterView, command: str, now_ms: int, kinds: Sequen
             within -= deletions[begins][1]
             begins += 1
         most = max(most, within)
-    if passed_ms > span_ms > 0:  # longer than the runs on record: at the same rate
+    if passed_ms > span_ms > 0:  # longer than the runs on record, so extrapolate their rate
         most = max(most, (sum(objects for _, objects in deletions) - first) * passed_ms // span_ms)
     return 2 * most
 
@@ -341,15 +345,15 @@ def list_runs(
 ) -> tuple[list[RunEntry], int]:
     """Return the `last` newest recorded runs, the oldest first, and the number of all runs.
 
-    A summary that cannot be read hides only its own run.
+    A summary that cannot be read affects only its own run.
 
     Args:
-        start_after: only the runs whose records come after this key.
-        parallel: reads their summaries concurrently; without it, one after another.
+        start_after: list only the runs whose records come after this key.
+        parallel: reads the summaries concurrently; without it, they are read one after another.
         shadow: list shadow runs instead, which deleted nothing.
 
     Raises:
-        CorruptObjectError: the summary of a shadow run cannot be read; it has the bounds that its proof needs.
+        CorruptObjectError: the summary of a shadow run cannot be read; its proof needs the bounds in it.
     """
     segments, ended = _counted(records, start_after, shadow=shadow)
 
@@ -366,7 +370,7 @@ def list_runs(
 
 
 def _undeletes(cluster: ClusterView, records: Records, run_id: str) -> list[RunEntry]:
-    """Return the undeletes of a run, oldest first. Like few other runs, they have no segment."""
+    """Return the undeletes of a run, oldest first. Unlike most other runs, they have no segments."""
     segments, ended = _counted(records, f"{folder(run_id)}~")
     later = [run for run in sorted(ended) if not segments[run]]
     summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
@@ -375,7 +379,7 @@ def _undeletes(cluster: ClusterView, records: Records, run_id: str) -> list[RunE
 
 
 def _counted(records: Records, start_after: str = "", *, shadow: bool = False) -> tuple[Counter[str], set[str]]:
-    """Return how many segments each run has, and the runs that recorded an end; see `list_runs`."""
+    """Return the number of segments of each run, and the runs that recorded their end; see `list_runs`."""
     segments: Counter[str] = Counter()
     ended: set[str] = set()
     for page in records.scan(f"{RUNS}{SHADOW}" if shadow else RUNS, start_after):
@@ -405,7 +409,7 @@ def on_record_as_shadow(records: Records, shards: int) -> tuple[int, int]:
 
 
 def is_whole(s: RunSummary, shards: int) -> bool:
-    """Return whether a run covered everything that it might have deleted."""
+    """Return whether a run covered all shards and everything eligible."""
     return s.outcome == DONE and not s.limited and (s.first_shard, s.end_shard) == (0, shards)
 
 
@@ -422,11 +426,11 @@ def show_run(
     Args:
         sample: how many objects are described in full.
         records: where the record is; by default in the bucket.
-        each: called with every object, as it is read.
+        each: called with each object when it is read.
 
     Raises:
-        UsageError: no run can have this name.
-        NotFoundError: it has no record.
+        UsageError: a run cannot have this name.
+        NotFoundError: the run has no record.
         CorruptObjectError: the record cannot be read.
     """
     records = records or cluster.store
@@ -448,12 +452,13 @@ def show_run(
 
 
 def find_in_runs(cluster: ClusterView, key: str, *, records: Records | None = None) -> KeyInRun | None:
-    """Return what the run did that deleted the object `key` last, else the newest run that planned to; None without either.
+    """Return the record of the object `key` in the run that deleted it last, or else in the newest run that planned to;
+    None if there is no such run.
 
-    A delete marker shows the run by its id, or by its time: the runs that began before it are searched first, newest first.
-    Without a marker, sweeps that reached the key's epoch are searched first, oldest first, since nearly always the oldest
-    deleted it; later ones count only if an undelete of that run is on record. So this reads about one run's segments. It
-    reads all of them only if the object exists, or if no run has the key.
+    The id or the time of a delete marker identifies the run: the runs that began before it are searched first, newest
+    first. Without a marker, sweeps that reached the key's epoch are searched first, oldest first, since the oldest has
+    nearly always deleted it; later ones count only if an undelete of that run is on record. This usually reads the
+    segments of about one run. It reads all segments only if the object exists, or if no run has the key.
 
     Raises:
         CorruptObjectError: a record cannot be read.
@@ -492,14 +497,14 @@ def find_in_runs(cluster: ClusterView, key: str, *, records: Records | None = No
 
 
 class _Marker(NamedTuple):
-    """The newest delete marker of a key: when it was made, and its id; several may be of the same second."""
+    """The newest delete marker of a key: when it was created, and its id, or the ids of several from the same second."""
 
     made_ms: int
     ids: set[str]
 
 
 def _newest_marker(store: ObjectStore, key: str) -> _Marker | None:
-    """Return a missing object's newest delete marker; None if the bucket has none, or does not show it."""
+    """Return the newest delete marker of a missing object; None if there is none or reading it is denied."""
     with suppress(AccessDeniedError):
         if store.versioning() != OFF:
             made = [(made_ms, version) for version, made_ms in _versions_of(store, key) if made_ms is not None]
@@ -511,7 +516,9 @@ def _newest_marker(store: ObjectStore, key: str) -> _Marker | None:
 def _in_run(
     cluster: ClusterView, records: Records, segments: Sequence[str], key: str, is_there: bool, marker: _Marker | None
 ) -> KeyInRun | None:
-    """Return what a run did with an object, by its record and the bucket; None if another run made the marker."""
+    """Return the outcome of an object in a run, according to its record and the bucket; None if another run created the
+    marker.
+    """
     read = cluster.parallel.map(lambda s: [(s, r) for r in read_segment(records, s) if r.key == key], segments)
     rows = [row for part in read for row in part]
     run = run_of(segments[0])
@@ -539,7 +546,7 @@ def _in_run(
 def _deleted_since(
     cluster: ClusterView, records: Records, deletion: KeyInRun, segments: dict[str, list[str]], ended: set[str]
 ) -> KeyInRun | None:
-    """Return what a later run did that deleted an object which an undelete of the found run may have brought back."""
+    """Return the deletion of the object by a later run, if an undelete of the found run may have brought it back."""
     later = sorted(run for run in ended - segments.keys() if run > deletion.run_id)
     summaries = cluster.parallel.map(lambda run: if_there(read_summary, records, run), later)
     if not any(s is not None and s.of_run == deletion.run_id for s in summaries):
@@ -552,7 +559,7 @@ def _deleted_since(
 
 
 def who_deleted(cluster: ClusterView, key: str) -> str:
-    """Return which run deleted a missing object, as the end of a sentence."""
+    """Return the end of a sentence that names the run that deleted a missing object."""
     try:
         deletion = find_in_runs(cluster, key)
     except (StoreError, CorruptObjectError) as e:
@@ -561,7 +568,7 @@ def who_deleted(cluster: ClusterView, key: str) -> str:
 
 
 def _reached(records: Records, run_id: str, epoch: int) -> bool:
-    """Return whether a run was to delete objects of an epoch; a killed run may have been."""
+    """Return whether a run may have deleted objects of an epoch, which holds for every killed run."""
     summary = if_there(read_summary, records, run_id)
     return summary is None or summary.bound >= epoch
 
@@ -570,7 +577,7 @@ def run_named(records: Records, start: str) -> str:
     """Return the id of the recorded run whose id begins with `start`.
 
     Raises:
-        UsageError: several runs' ids begin with it, or none could.
+        UsageError: the ids of several runs begin with it, or no id can.
         NotFoundError: no such run exists.
     """
     if run_of(f"{folder(start)}x", shadow=True) is not None:
@@ -590,7 +597,7 @@ def run_named(records: Records, start: str) -> str:
 
 
 def _segments(records: Records, run_id: str) -> list[str]:
-    """Return the keys of a run's segments; a run that ended early may have none."""
+    """Return the keys of a run's segments. A run that ended early may have no segments."""
     keys = sorted(records.list(folder(run_id)).modified_ms)
     if not keys:
         raise NotFoundError(f"run {run_id} has no record; l0gc runs list shows the records that are kept")
@@ -598,10 +605,11 @@ def _segments(records: Records, run_id: str) -> list[str]:
 
 
 def _settled(cluster: ClusterView, records: Records, segments: Iterable[str]) -> Iterator[list[RecordedObject]]:
-    """Yield each object once with its outcome. The bucket shows that of objects that were planned or got no answer.
+    """Yield each object once with its outcome. For objects that were only planned or got no answer, the bucket shows
+    the outcome.
 
-    An object may be in two segments: a store that lists out of order is scanned twice, and Spark repeats the tasks of a
-    dead executor.
+    An object may be in two segments, since a store that lists out of order is scanned twice, and Spark repeats the
+    tasks of a dead executor.
     """
     segments = list(segments)
     open_rows: dict[tuple[str, str], RecordedObject] = {}
@@ -612,7 +620,7 @@ def _settled(cluster: ClusterView, records: Records, segments: Iterable[str]) ->
     for key in segments if open_rows else ():
         for row in read_segment(records, key):
             if row.status == DELETED:
-                # Of an object as it is, the version id is that of its marker, and was not known when it was planned.
+                # For a current object, the version id is its marker's, which was unknown when the object was planned.
                 open_rows.pop((row.key, row.version_id if _is_of_versions(key) else ""), None)
     todo = list(open_rows.values())
     for at in range(0, len(todo), PAGE_SIZE):
@@ -644,7 +652,7 @@ def undelete(cluster: ClusterView, run_id: str, *, records: Records | None = Non
         records: where the record is; by default in the bucket.
 
     Raises:
-        UsageError: the run removed versions for good, or the bucket keeps none.
+        UsageError: the run permanently removed versions, or the bucket keeps no versions.
         NotFoundError, CorruptObjectError: see `show_run`.
     """
     store = cluster.store
@@ -674,7 +682,9 @@ def undelete(cluster: ClusterView, run_id: str, *, records: Records | None = Non
 
 
 def _take_back(cluster: ClusterView, records: Records, segments: Sequence[str], result: UndeleteResult) -> set[str]:
-    """Remove the markers of a run's segments, and count the restored objects in `result`; return the keys not restored."""
+    """Remove the markers of a run's segments, and count the restored objects in `result`. Return the keys that were not
+    restored.
+    """
     store, since_ms = cluster.store, started_ms(result.run_id)
     done: set[VersionedKey] = set()
     missing: set[str] = set()
@@ -688,7 +698,7 @@ def _take_back(cluster: ClusterView, records: Records, segments: Sequence[str], 
         found_markers = cluster.parallel.map(lambda k: _markers_of(store, k, since_ms), unsure)
         markers = [m for m in (*recorded_markers, *(m for of_key in found_markers for m in of_key)) if m not in done]
         done |= {m for m in markers if m.key not in sure}
-        # Whose marker's id is known is looked up only here; a marker that is gone would be removed once more, and counted.
+        # Keys with a known marker are looked up only here. A marker that is gone would be removed again, and counted.
         names = sorted(sure)
         existing = _there(cluster, names)
         result.already += len(existing)
@@ -710,7 +720,7 @@ def _take_back(cluster: ClusterView, records: Records, segments: Sequence[str], 
 
 
 def _record_undelete(cluster: ClusterView, records: Records, result: UndeleteResult, began_ms: int) -> None:
-    """Record the restored objects, next to the runs that delete, if the store accepts it."""
+    """Record the restored objects, next to the runs that delete, if the store accepts the record."""
     with suppress(StoreError):
         ended_ms = cluster.now_ms()
         summary = RunSummary(
@@ -735,7 +745,7 @@ def _there(cluster: ClusterView, keys: Sequence[str]) -> set[str]:
 
 
 def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str]:
-    """Return how many of these missing keys each later run deleted last."""
+    """Return, for each later run, how many of these missing keys it was the last to delete."""
     again: Counter[str] = Counter()
     left = set(keys)
     later = [k for page in records.scan(RUNS, f"{folder(run_id)}~") for k in page.keys]
@@ -745,20 +755,20 @@ def _deleted_again(records: Records, run_id: str, keys: set[str]) -> Counter[str
             continue
         deleted = left & {r.key for r in read_segment(records, key) if r.status != LEFT}
         left -= deleted
-        if deleted and not _is_of_versions(key):  # a version that was removed for good cannot come back
+        if deleted and not _is_of_versions(key):  # a permanently removed version cannot come back
             again[run] += len(deleted)
     return again
 
 
 def _versions_of(store: ObjectStore, key: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the versions of `key`; for a delete marker, with its creation time."""
+    """Yield the versions of `key`, and the creation times of its delete markers."""
     for page in store.versions(key):
         rows = zip(page.keys, page.version_ids, page.markers, page.modified_ms, strict=True)
         yield from ((version, modified if marker else None) for k, version, marker, modified in rows if k == key)
 
 
 def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKey]:
-    """Return the delete markers of `key` that are not older than the run."""
+    """Return the delete markers of `key` that were created since the run began."""
     return [
         VersionedKey(key, version)
         for version, made_ms in _versions_of(store, key)
@@ -767,7 +777,7 @@ def _markers_of(store: ObjectStore, key: str, since_ms: int) -> list[VersionedKe
 
 
 def deleted_on_record(cluster: ClusterView, segments: Iterable[str]) -> tuple[int, int]:
-    """Return how many objects of the segments are gone, each counted once, and their bytes."""
+    """Return the number of objects in the segments that are gone, each counted once, and their bytes."""
     objects = size = 0
     for rows in _settled(cluster, cluster.store, segments):
         objects += sum(r.status == DELETED for r in rows)
@@ -779,9 +789,9 @@ def deleted_on_record(cluster: ClusterView, segments: Iterable[str]) -> tuple[in
 
 
 def old_run_records(store: ObjectStore, plan: DeletionPlan[Vacuum], keep: int = KEEP_RUNS) -> Iterator[list[Deletable]]:
-    """Yield old run records: those older than the plan keeps, and all but the `keep` newest.
+    """Yield old run records: those that are older than the plan keeps, and all except the `keep` newest.
 
-    An attempt of a step that this l0gc does not have expires at the same age.
+    The record of the last run of a step that this l0gc does not have expires at the same age.
     """
     before_ms = plan.started_ms - int(1000 * plan.options.keep_runs_s)
     current = {attempt_key(step) for step in STEPS}
@@ -808,6 +818,6 @@ def old_scan_snapshots(store: ObjectStore, plan: DeletionPlan[Vacuum]) -> Iterat
 
 
 def _those(page: ListedPage, is_old: Callable[[str, int], bool]) -> list[Deletable]:
-    """Return the objects of a page that `is_old` selects by key and write time."""
+    """Return the objects of a page whose key and write time `is_old` accepts."""
     rows = zip(page.keys, page.sizes, page.modified_ms, strict=True)
     return [Deletable(key, -1, size, modified_ms) for key, size, modified_ms in rows if is_old(key, modified_ms)]

@@ -1,16 +1,16 @@
-"""Delete orphans: L1 objects that no journal ever listed, such as the leftovers of a killed run.
+"""Delete orphans: L1 objects that no journal has ever listed, such as the leftovers of a killed run.
 
-What makes it safe: stamp, fence, look, list. A run stamps its objects, in their keys, with the cluster epoch of the round
-before it writes the first of them. A fence E is then appended to the journal, which from then on refuses objects stamped
-below E. The journal is read after the fence, and only then is the bucket listed. So an object stamped below E that the
-journal does not list there will never be listed (hazard 25). No time is guessed: a slower run is refused at its commit,
-and stamps its next round anew.
+This is safe because of the order of four steps. First, a run stamps the keys of its objects with the round's cluster
+epoch before it writes any of them. Second, a fence E is appended to the journal, which then refuses objects stamped
+below E. Third, the journal is read. Fourth, the bucket is listed. An object stamped below E that the journal does not
+list at that point will therefore never be listed (hazard 25). No time is guessed: a slower run is refused at its
+commit, and stamps its next round anew.
 
-Objects that the journal has dropped follow another rule, with a grace period for readers. A key that is not an L1
+Objects that the journal has dropped follow a different rule, with a grace period for readers. A key that is not an L1
 key is never deleted, only counted and shown (hazard 13). A key whose topic is in no log also stays, because the
-controller log may have been set back (hazard 10). The topic's folder is left unchanged and reported, and the run ends as
-refused. The order of the listing does not matter: each key is checked alone, and a store that lists out of order is read
-to the end (hazard 12).
+controller log may have been set back (hazard 10): the topic's folder stays unchanged, the run reports it and ends as
+refused. The order of the listing does not matter, since each key is checked alone, and a store that lists out of order
+is read to the end (hazard 12).
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ ORPHANED_L1: Final = "orphaned_l1"
 
 
 class Fact(NamedTuple):
-    """The facts about a listed key: its epoch (-1 if it is not such a key), its unit's fence, and its status there.
+    """The facts about a listed key: its epoch (-1 if it is not an L1 key), the fence of its unit, and its status in the
+    unit.
 
-    Nothing stamped below the fence is ever listed again. The status is whether the unit lists it, or has dropped it.
-    `unknown`: it belongs to something that the writers should have, and do not (hazard 10).
+    Nothing stamped below the fence will be listed any more. The status is whether the unit lists the key, or has
+    dropped it. `unknown` means that the key belongs to a topic that no log has (hazard 10).
     """
 
     epoch: int
@@ -43,39 +44,39 @@ class Fact(NamedTuple):
 
 
 KeyFacts = Callable[[Sequence[str]], list[Fact]]
-"""Returns the state of each key, according to the units of a part of the listing at or after their fences."""
+"""A function that returns the facts about keys, from the units of a part of the listing as of their fences or later."""
 
 
 FactsReader = Callable[[ObjectStore, KeyRange], KeyFacts]
-"""Reads the units of a part, once the fences are in their logs."""
+"""A function that reads the units of a part, once the fences are in their logs."""
 
 
 class OrphanSource(Protocol):
-    """The units that list L1 objects, and refuse those that are stamped below their fence."""
+    """The units, which list L1 objects and refuse those that are stamped below their fence."""
 
     @property
     def objects(self) -> int:
         """Return the approximate number of objects that the units list."""
 
     def fence(self, before_ms: int, dropped_before_ms: int, *, dry_run: bool) -> int:
-        """Append a fence to all units against stamps older than `before_ms`; return its epoch, 0 without one.
+        """Append a fence against stamps older than `before_ms` to all units. Return its epoch, or 0 if no fence is
+        needed.
 
-        An object that was dropped since `dropped_before_ms` is not garbage yet, even if only the listing finds it. A unit
-        that does not accept the fence counts as broken from then on. A dry run appends nothing, and assumes that it had.
+        An object that was dropped after `dropped_before_ms` is not garbage yet, even if only the listing finds it. A
+        unit that does not accept the fence then counts as broken. A dry run appends nothing and acts as if it had.
         """
 
     def parts(self, prefix: str, count: int) -> Sequence[KeyRange]:
-        """Return the listing below `prefix` in about `count` parts, which together cover all of it."""
+        """Return about `count` parts of the listing below `prefix`, which together cover all of it."""
 
     def facts_reader(self, *, remote: bool) -> FactsReader:
-        """Return the function that reads a part; `remote` if that is done in another process."""
+        """Return the function that reads a part; `remote` means that it runs in another process."""
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
-        """Record that all unneeded objects below the fence were found: what was kept only to find them may be
-        forgotten.
+        """Record that all orphans below the fence were found, so that the units may forget data kept only to find them.
 
         Args:
-            left: the keys of those that could not be deleted; None if they are too many to list.
+            left: the keys of the orphans that could not be deleted; None if there are too many to list.
         """
 
 
@@ -85,7 +86,8 @@ def is_orphan(fact: Fact) -> bool:
 
 
 def delete_orphans(read_facts: FactsReader, workplace: Workplace, queue: DeletionQueue, part: KeyRange) -> None:
-    """Hand over the orphans of a part. Memory is bounded by one page and what the part's units list.
+    """Hand the orphans of a part to the queue. Memory is bounded by one page and the objects that the part's units
+    list.
 
     Args:
         read_facts: reads the units of the part; called after the fence, and before the first page is listed.

@@ -1,9 +1,9 @@
-"""Describe a run that deletes, a sweep or a vacuum: what the caller wants, and what was found at its start.
+"""Describe a run that deletes, a sweep or a vacuum: the caller's options, and the cluster's state at its start.
 
-The plan is complete before anything is deleted; both engines and every worker follow the same one. The published
-watermark must belong to this cluster (hazard 11), must not be ahead of the cluster epoch (hazard 10), and must not be
-lost (hazard 38). M is read once: a higher M that is published later waits for the next run. Ages are measured by the
-store's clock (hazard 16) at the time of the plan, so a long run treats all objects alike. During a pause only a dry run
+The plan is complete before anything is deleted; both engines and all workers follow the same plan. The published
+watermark must belong to this cluster (hazard 11), must not be above the cluster epoch (hazard 10), and must not be lost
+(hazard 38). M is read once; the next run uses a higher M that is published later. Ages are measured by the store's
+clock (hazard 16) at the time of the plan, so a long run treats all objects alike. During a pause, only a dry run
 starts.
 """
 
@@ -37,19 +37,20 @@ BYTES: Final = "max_bytes"
 
 
 class DeletionPlan(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
-    """A run that deletes: its options, and what `plan_sweep` or `plan_vacuum` saw. It holds no secret, so it can be sent to
-    executors.
+    """A run that deletes: its options, and the state that `plan_sweep` or `plan_vacuum` read. It contains no secret, so
+    it can be sent to executors.
 
     Attributes:
         run_id: the run's name; see `run_id`.
-        watermark: M, for display. `bound` alone decides what a sweep may delete: no object above it.
-        older_than_ms: a sweep deletes only what was changed at this time or before.
-        by_version: whether a sweep deletes every version and delete marker, for good; a bucket that never kept any has none.
-        expected, counted: the eligible objects and all objects at the last scan, -1 without one.
-        paused: the pause that is set, which a dry run reports and which stops any other run; else empty.
-        ends: of a shadow run, where the log of each unit ended when M was published last.
-        known: of a shadow run, what earlier ones have on record already, as an epoch and a time: objects at or below the
-            one that were changed before the other are counted and left out.
+        watermark: M, for display. Only `bound` decides what a sweep may delete: no object above it.
+        older_than_ms: a sweep deletes only objects that were changed at this time or before.
+        by_version: whether a sweep permanently deletes every version and delete marker; False if the bucket has never
+            kept versions.
+        expected, counted: the numbers of eligible objects and of all objects at the last scan; -1 if unknown.
+        paused: the current pause, which a dry run reports and which stops any other run; otherwise empty.
+        ends: for a shadow run, where the log of each unit ended when M was last published.
+        known: for a shadow run, an epoch and a time: objects at or below the epoch that were changed before the time
+            are already on record from earlier shadow runs, so they are counted but not recorded.
     """
 
     options: D
@@ -76,7 +77,8 @@ class DeletionPlan(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
         """Return the plan, limited to the share of `total` objects that the options allow, if they set one.
 
         Args:
-            usual: how many objects are not unusual, whatever their share: once uploads rest, the last ones are all there is.
+            usual: the number of objects that is not unusual, whatever its share. When uploads rest, the last objects
+                are a large share.
         """
         ratio = self.options.max_delete_ratio
         if ratio is None:
@@ -85,23 +87,23 @@ class DeletionPlan(msgspec.Struct, Generic[D], frozen=True, kw_only=True):
 
     @property
     def limits(self) -> dict[str, int]:
-        """Return how many objects, or for `BYTES` how many bytes, the run may delete, by each option that limits it.
+        """Return how many objects, or for `BYTES` how many bytes, the run may delete, for each option that limits it.
 
-        The share is first: of two limits that exclude the same object, it is the one that needs an operator.
+        The share comes first, since it needs an operator if two limits exclude the same object.
         """
         limits = {RATIO: self.ratio_limit, OBJECTS: self.options.max_objects, BYTES: self.options.max_bytes}
         return {option: most for option, most in limits.items() if most is not None}
 
     @property
     def keeps_history(self) -> bool:
-        """Return whether version ids may matter: those of created delete markers, or of removed versions."""
+        """Return whether the ids of created delete markers or removed versions may be of use."""
         return self.versioning != OFF
 
     def ranges(self, n: int) -> list[tuple[int, int]]:
-        """Return the shards in at most `n` ranges, each from its first shard to the one after its last.
+        """Return the shards in at most `n` ranges, each from its first shard to the shard after its last.
 
-        Each range costs part of a page that belongs to the next one, so there are few ranges if the last scan saw few
-        pages.
+        A range may read part of a page that belongs to the next range, so there are few ranges if the last scan read
+        few pages.
         """
         total = self.end_shard - self.first_shard
         if self.counted >= 0:
@@ -117,13 +119,14 @@ def plan_sweep(
     """Read the cluster, and decide what a sweep may delete.
 
     Args:
-        usual: see `DeletionPlan.limited_to_share`; takes the run's start, and is called if the share may not suffice.
+        usual: see `DeletionPlan.limited_to_share`; called with the start of the run, if a share is given.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError, LostWatermarkError: see the module.
         PausedError: an operator has paused deletions, and this is not a dry run.
         UsageError: the shards do not exist.
-        SafetyError: objects above M would be deleted; or a share of the bucket is given, and the bucket was not counted.
+        SafetyError: objects above M would be deleted, or a share of the bucket is given although the bucket was not
+            counted.
     """
     plan, published, look = _begin_plan(
         cluster, options, name, partial(refuse_if_set_back, cluster, keep=False, by_m=True, deletes=True)
@@ -170,7 +173,7 @@ def plan_sweep(
 
 
 def plan_vacuum(cluster: ClusterView, options: Vacuum, name: str = "") -> DeletionPlan[Vacuum]:
-    """Read the cluster, and decide what a vacuum may delete. Versions stay, for `l0gc undelete`.
+    """Read the cluster, and decide what a vacuum may delete. Versions stay for `l0gc undelete`.
 
     Raises:
         NotInitialisedError, ClusterMismatchError, EpochRegressionError: nothing may be deleted here.
@@ -183,10 +186,10 @@ def plan_vacuum(cluster: ClusterView, options: Vacuum, name: str = "") -> Deleti
 def _begin_plan(
     cluster: ClusterView, options: D, name: str, check: Callable[[], LogCheck]
 ) -> tuple[DeletionPlan[D], PublishedWatermark | None, Callable[[], str]]:
-    """Return the plan without what depends on the kind of run, the published M, and a function that returns the
-    versioning.
+    """Return the plan without the fields that depend on the kind of run, the published M, and a function that returns
+    the versioning.
 
-    Facts that no log records are requested while the logs are read. Raises `PausedError`.
+    The pause and the versioning, which no log records, are requested while the logs are read. Raises `PausedError`.
     """
     pause_read = cluster.parallel.begin(partial(read_pause, cluster.store))
     versioning = cluster.parallel.begin(partial(versioning_of, cluster.store))
@@ -210,7 +213,7 @@ def _begin_plan(
 
 
 def versioning_of(store: ObjectStore) -> str:
-    """Return whether the bucket keeps versions; `unknown` if the store or the credentials do not show it."""
+    """Return whether the bucket keeps versions; `unknown` if the store or the credentials do not allow reading that."""
     try:
         return store.versioning()
     except StoreError:
@@ -218,5 +221,5 @@ def versioning_of(store: ObjectStore) -> str:
 
 
 def run_id(now_ms: int, random_id: str) -> str:
-    """Return a run's name, which sorts by the time it began."""
+    """Return the name of a run. Names sort by the time at which runs began."""
     return f"{datetime.fromtimestamp(now_ms / 1000, UTC):%Y%m%dT%H%M%SZ}-{random_id[:8]}"

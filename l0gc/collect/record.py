@@ -1,21 +1,22 @@
-"""What runs leave in the bucket: the record of what each one deleted, how the last run of each job ended, and `gc`'s note.
+"""The objects that runs leave in the bucket: records of deletions, the end of the last run of each job, and `gc`'s
+note.
 
-The record is Parquet under `l0gc/runs/{run id}/`, correct whenever the run is killed. A segment of objects is written as
-`planned` before the first of them is deleted. It is rewritten with each object's outcome after its last request. So every
-deleted object is in a segment. A killed run leaves some as `planned`, and the bucket shows which of those are gone
-(`history.py`).
+The record of a run is Parquet under `l0gc/runs/{run id}/`, and is correct whenever the run is killed. A segment of
+objects is written as `planned` before the first of them is deleted. It is rewritten with the outcome of each object
+after its last request. Every deleted object is thus in a segment. A killed run leaves some objects as `planned`, and
+the bucket shows which of them are gone (`history.py`).
 
 A shadow run deletes nothing and writes each segment once. Its id begins with `shadow/`, so its record has a separate
 folder. Code that looks for deletions does not read it; only `l0gc verify --shadow`, the report and the next shadow run
 do.
 
-A full store accepts no writes. For that case an operator can send the record to a local folder, or do without one. A file
-in the folder is on disk before the write returns, so the record is as reliable as in the bucket.
+A full store accepts no writes. In that case, an operator can keep the record in a local folder, or keep none. A file in
+the folder is on disk before the write returns, so the record is as reliable as one in the bucket.
 
 `l0gc status` reads the attempts, one for each job, to explain why M does not move; `gc` reads its note
-(`gc_steps.GcNote`) to skip steps. Each is one small object. No deletion depends on it, so it has no checksum, the last
-writer wins, and a failed write is not an error. If a note is lost, a step runs that could have been skipped. The time of
-a run's end is when its object was written, by the store's clock.
+(`gc_steps.GcNote`) to skip steps. An attempt or a note is a small object. No deletion depends on it, so it has no
+checksum, the last writer wins, and a failed write is not an error. If a note is lost, a step runs that could have been
+skipped. A run ended when its object was written, by the store's clock.
 """
 
 from __future__ import annotations
@@ -55,29 +56,29 @@ from l0gc.storage.workers import LOCAL
 from l0gc.watermark.source import ClusterView, LogEnd
 
 SEGMENT_OBJECTS: Final = 2000
-"""Objects in one segment: two PUT requests for every two DELETE requests."""
+"""The number of objects in a segment, which takes two PUT requests and two DELETE requests."""
 
 DONE: Final = "done"
 STOPPED: Final = "stopped"
 FAILED: Final = "failed"
-"""The outcomes of a run: it tried everything that was to be deleted; the caller or a pause ended it; an error ended it.
+"""The outcomes of a run, in this order: it tried everything; the caller or a pause ended it; an error ended it.
 `FAILED` is also the status of an object that could not be deleted.
 """
 PLANNED: Final = "planned"
 DELETED: Final = "deleted"
 LEFT: Final = "left"
 SHADOWED: Final = "shadow"
-"""The status of an object in a shadow run's record: it would have been deleted."""
+"""The status of an object that a shadow run would have deleted."""
 
 _PARTIAL: Final = ".partial"
 
 OBJECTS: Final = "objects"
 VERSIONS: Final = "versions"
-"""The content of a segment and its name's prefix: current objects, or versions that are deleted permanently."""
+"""The prefix of a segment's name, by its content: current objects, or versions that are permanently deleted."""
 
 
 class FolderRecords(LocalFolder):
-    """Keeps records below a folder, under the keys that they would have in the bucket."""
+    """Keeps records in a folder, under the keys that they would have in the bucket."""
 
     @classmethod
     def created(cls, folder: Path) -> FolderRecords:
@@ -105,7 +106,7 @@ class FolderRecords(LocalFolder):
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(path)
-            for above in path.relative_to(self.folder).parents:  # each of them may be new
+            for above in path.relative_to(self.folder).parents:  # each folder may be new
                 self._sync(self.folder / above)
         except OSError as e:
             raise StoreError(f"{path} cannot be written: {e.strerror or e}") from e
@@ -126,7 +127,7 @@ class FolderRecords(LocalFolder):
 
 
 Records = ObjectStore | FolderRecords
-"""Where run records are written and read."""
+"""The place of run records: the bucket or a folder."""
 
 
 class ObjectTotals(msgspec.Struct, frozen=True):
@@ -137,11 +138,11 @@ class ObjectTotals(msgspec.Struct, frozen=True):
 
 
 class RunSummary(RunCounts, kw_only=True):
-    """`run.json`, written when a run ends: its options and its results. Times are the store's.
+    """The content of `run.json`, which is written when a run ends: its options and its results. Times are the store's.
 
-    `kinds` has the deletions of a vacuum by kind; a sweep deletes only L0 objects. An undelete deletes nothing: it has
-    what it `restored` of the run `of_run`, which `of_command` made. For a shadow run, `objects` are those that would have
-    been deleted. It covers what was changed by `older_than_ms`, and the log of each unit ended at `ends` when its M was
+    `kinds` has the deletions of a vacuum by kind; a sweep deletes only L0 objects. An undelete deletes nothing: it
+    `restored` objects of the run `of_run` of the command `of_command`. For a shadow run, `objects` would have been
+    deleted. It covers objects changed by `older_than_ms`, and the log of each unit ended at `ends` when its M was
     published.
     """
 
@@ -168,9 +169,9 @@ class RunSummary(RunCounts, kw_only=True):
 
 
 class RecordedObject(Deletable, frozen=True, gc=False):
-    """An object of a segment and its outcome; a deleted object was deleted by `deleted_ms`.
+    """An object of a segment and its outcome. A deleted object was gone by `deleted_ms`.
 
-    `version_id` is that of the delete marker, or of the removed version.
+    `version_id` is the id of the delete marker, or of the removed version.
     """
 
     status: str = PLANNED
@@ -178,7 +179,7 @@ class RecordedObject(Deletable, frozen=True, gc=False):
 
     @classmethod
     def of(cls, o: Deletable, status: str = PLANNED, marker: str = "", now_ms: int = -1) -> RecordedObject:
-        """Return an object as recorded at `now_ms`; `marker` is the delete marker that hides it, if known."""
+        """Return the record of an object at `now_ms`; `marker` is the delete marker that hides it, if known."""
         when = now_ms if status == DELETED else -1
         return cls(o.key, o.epoch, o.size, o.modified_ms, o.version_id or marker, status, when)
 
@@ -192,12 +193,12 @@ def folder(run_id: str) -> str:
 
 
 def worker_of(segment: str) -> str:
-    """Return the name of the worker that wrote a segment, from its key."""
+    """Return the name of the worker that wrote a segment, given the segment's key."""
     return segment.rpartition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
 def encode_segment(rows: Sequence[RecordedObject]) -> bytes:
-    """Return at least one row as a Parquet segment."""
+    """Return rows, at least one, as a Parquet segment."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -213,11 +214,11 @@ def encode_segment(rows: Sequence[RecordedObject]) -> bytes:
 
 
 class RunRecord:
-    """Writes the segments of one worker, whose name keeps them apart from other workers'. Safe for use by several
-    threads.
+    """Writes the segments of one worker, whose name distinguishes them from those of other workers. Safe for use by
+    several threads.
 
     Args:
-        sink: where they go; None to write nothing.
+        sink: the place of the record; None to write nothing.
     """
 
     def __init__(
@@ -226,19 +227,19 @@ class RunRecord:
         self._sink, self._status = sink, SHADOWED if shadow else PLANNED
         self._stem = f"{folder(run_id)}{VERSIONS if purge else OBJECTS}-{worker}"
         self._numbers = itertools.count()
-        self._encoding = threading.Lock()  # rows and an encoder take some MiB, so threads encode one after another
+        self._encoding = threading.Lock()  # rows and an encoder take some MiB, so threads take turns
 
     def plan(self, objects: Sequence[Deletable]) -> str:
-        """Write a segment before its objects are deleted; return its key."""
+        """Write a segment before its objects are deleted, and return its key."""
         key = f"{self._stem}-{next(self._numbers):05}.parquet"
         self.write(key, lambda: [RecordedObject.of(o, self._status) for o in objects])
         return key
 
     def write(self, key: str, rows: Callable[[], Sequence[RecordedObject]]) -> None:
-        """Write a segment again, with its objects' outcomes; `rows` creates them when it is their turn.
+        """Rewrite a segment with the outcomes of its objects; `rows` is called when it is this segment's turn.
 
         Raises:
-            StoreError: it cannot be written. Objects that are not on record are not deleted.
+            StoreError: the segment cannot be written. Objects without a record are not deleted.
         """
         if self._sink is None:
             return
@@ -286,7 +287,7 @@ def read_summary(records: Records, run_id: str) -> RunSummary:
 # -- attempts and the note ----------------------------------------------------------------------------------------------
 
 _NOT_RECORDED: Final = (UsageError, NotInitialisedError, PausedError, StoreUnreachableError, OutputFailedError)
-"""Errors that do not concern the cluster, are recorded elsewhere (a pause), or leave no store to write to."""
+"""Errors that do not concern the cluster, are recorded elsewhere (a pause), or leave no store for a record."""
 _LONGEST: Final = 1000
 STOPPED_CODE: Final = 130
 _SIGNALS: Final = (129, STOPPED_CODE, 143)
@@ -294,10 +295,10 @@ _SIGNALS: Final = (129, STOPPED_CODE, 143)
 
 
 class Attempt(msgspec.Struct, frozen=True):
-    """A run that ended: `error` is what it ended with, empty if all went well. `ended_ms` is the store's clock.
+    """The end of a run: `error` is its error, empty if it succeeded, and `ended_ms` is the store's time.
 
-    `part` means that it covered a part of the cluster, and that no run for the whole is on record. A sweep was a `shadow`
-    run, or left for `leaves_s` what M allows (`--grace`, `--min-age`).
+    `part` means that the run covered a part of the cluster, and that no run for the whole cluster is on record.
+    `shadow` marks a shadow run. `leaves_s` is how long a sweep leaves objects that M allows (`--grace`, `--min-age`).
     """
 
     command: str
@@ -323,27 +324,27 @@ _NOTE: Final = msgspec.json.Decoder(GcNote)
 
 
 def attempt_key(command: str) -> str:
-    """Return where the last run of a command is recorded."""
+    """Return the key of the record of a command's last run."""
     return f"{ATTEMPTS}{command}.json"
 
 
 def write_attempt(store: ObjectStore, attempt: Attempt) -> None:
-    """Record the attempt, if the store accepts it."""
+    """Record an attempt, if the store accepts the record."""
     with suppress(StoreError):
         store.put(attempt_key(attempt.command), msgspec.json.encode(attempt))
 
 
 class Attempts(NamedTuple):
-    """The last recorded run of each job, and why the store refused the records of others."""
+    """The last recorded run of each job, and the store's refusals of other records."""
 
     known: dict[str, Attempt]
     refused: dict[str, StoreError]
 
 
 def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = STEPS) -> Attempts:
-    """Return the last recorded run of each of the jobs; ignore records that hold something else.
+    """Return the last recorded run of each job. Records that cannot be decoded are ignored.
 
-    Nothing else depends on a record that the store refuses, so that is not raised.
+    A record that the store refuses raises no error, since nothing else depends on it.
     """
 
     def read(command: str) -> Attempt | StoreError | None:
@@ -361,7 +362,7 @@ def read_attempts(store: ObjectStore, parallel: Parallel, jobs: Sequence[str] = 
 
 
 def read_gc_note(store: ObjectStore) -> GcNote:
-    """Return the note of `gc`, or an empty one if it does not exist or cannot be read: steps then run."""
+    """Return the note of `gc`. If it does not exist or cannot be read, return an empty note, with which steps run."""
     try:
         return _NOTE.decode(store.get(GC_NOTE).body)
     except (ObjectNotFoundError, StoreError, *UNDECODABLE):
@@ -384,12 +385,13 @@ def recorded_attempt(
     shadow: bool = False,
     leaves_s: float = 0.0,
 ) -> Iterator[None]:
-    """Record how a block ended, unless the cluster was never identified: nothing is written into a foreign bucket.
+    """Record how a block ended, unless the cluster was never identified, since nothing may be written to a foreign
+    bucket.
 
     Args:
-        whole: False for a run that covers only a part of the cluster. It is recorded only if it succeeded and no run for
-            the whole is on record. A function is called when the block has ended.
-        dry_run: whether it writes nothing, and so is not recorded.
+        whole: False for a run that covers only a part of the cluster. This run is recorded only if it succeeded and no
+            run for the whole cluster is on record. A function is called when the block has ended.
+        dry_run: whether the run writes nothing and is therefore not recorded.
         shadow, leaves_s: see `Attempt`.
     """
     error: BaseException | None = None
@@ -399,7 +401,7 @@ def recorded_attempt(
         error = e
         raise
     finally:
-        # If the reader of the output has gone, that does not concern the run.
+        # A closed output does not concern the run.
         unconcerned = isinstance(error, _NOT_RECORDED) or isinstance(getattr(error, "__cause__", None), BrokenPipeError)
         if not dry_run and cluster.identified and not unconcerned:
             if whole if isinstance(whole, bool) else whole():

@@ -1,19 +1,21 @@
-"""Run sweeps and vacuums: take what may be deleted, record it, delete it, and record how the run ends.
+"""Run sweeps and vacuums: take objects that may be deleted, record them, delete them, and record how the run ends.
 
 The caller finds objects, decides which may be deleted, and hands them over. A segment is recorded as planned before its
 objects are deleted. The number of segments in progress is bounded, and so are the objects and bytes of each. The caller
-waits for room with only one batch in memory, so memory grows neither with the bucket nor with the requests. The pause is
-read before each segment is recorded, and again before a request if the last reading is old; it ends the run as a stop
-does. A dry run takes the same path with a deleter that deletes nothing. It keeps no record unless it is a shadow run, and
-a pause does not end it.
+waits for room with only one batch in memory, so memory does not grow with the bucket or the requests. The pause is
+checked before each segment is recorded, and again before a request if the last check is old; it ends the run as a stop
+does. A dry run takes the same path with a deleter that deletes nothing. It keeps no record unless it is a shadow run,
+and a pause does not end it.
 
-In this process all parts of a run share one queue, with one record, pace, limit and stop. On executors each part has
-its own. If an executor dies, its part is repeated and finds the rest. The dead executor's deletions are counted from
-the record, so the totals cover the whole run, whichever task did the work. A stopped run is settled in the same way.
+In this process, all parts of a run share one queue, with one record, pace, limit and stop. On executors, each part has
+its own queue. If an executor dies, its part is repeated and finds the rest. The dead executor's deletions are counted
+from the record, so the totals cover the whole run, whichever task did the work. The totals of a stopped run are
+completed in the same way.
 
-`run.json` is written when a run ends, also if it failed or was stopped. A dry run writes none unless it is a shadow run,
-nor does a run that deleted no data and had no failures. A killed process, as by a second signal, writes no `run.json`:
-`history` recognises it by that, and the segments record what it deleted (`record.py`).
+`run.json` is written when a run ends, even if it failed or was stopped. There are two exceptions: dry runs that are not
+shadow runs, and runs that deleted no data and had no failures. A process that is killed, for example by a second
+signal, writes no `run.json`. `history` recognises a killed run by that, and the segments record its deletions
+(`record.py`).
 """
 
 from __future__ import annotations
@@ -74,11 +76,15 @@ from l0gc.storage.workers import LOCAL, LocalWorkers, Workers, Workplace
 from l0gc.watermark.source import ClusterView
 
 SEGMENTS_IN_HAND: Final = 20
-"""Each has one request in flight. Twenty delete 20,000 objects per second if a request takes 0.3 s; sixteen did not."""
+"""How many segments are in progress, each with one request in flight. Twenty delete 20,000 objects per second if a
+request takes 0.3 s; sixteen did not.
+"""
 OBJECT_BYTES: Final = 620
-"""The memory of an object in progress besides its key: the object itself, and its share of requests and of the record."""
+"""The memory that an object in progress takes in addition to its key: the object itself, and its share of requests and
+of the record.
+"""
 SEGMENT_BYTES: Final = SEGMENT_OBJECTS * (OBJECT_BYTES + 200)
-"""A segment of long keys holds fewer of them."""
+"""The memory of a segment. A segment with long keys has fewer objects."""
 
 
 class Budget:
@@ -86,11 +92,11 @@ class Budget:
 
     Args:
         limits: see `DeletionPlan.limits`.
-        done: what counts as claimed already.
+        done: the totals that already count as claimed.
 
     Attributes:
-        limited_by: the option whose limit excluded an object, recorded here and nowhere else; empty until then. Nothing
-            is claimed afterwards, so smaller objects do not pass the one that did not fit.
+        limited_by: the option whose limit excluded an object, recorded only here; empty until then. Nothing is claimed
+            afterwards, so smaller objects do not overtake the object that did not fit.
     """
 
     def __init__(self, limits: Mapping[str, int], done: RunCounts) -> None:
@@ -100,7 +106,7 @@ class Budget:
         self.limited_by = ""
 
     def claim(self, batch: list[Deletable]) -> list[Deletable]:
-        """Return the beginning of a batch, up to the first object that a limit excludes."""
+        """Return the start of a batch, up to the first object that a limit excludes."""
         if self.limited_by:
             return []
         fits = len(batch)
@@ -114,7 +120,7 @@ class Budget:
         return claimed
 
     def lift(self, option: str) -> None:
-        """Remove a limit for all claims from now on."""
+        """Remove a limit for all later claims."""
         self._left.pop(option, None)
 
 
@@ -122,18 +128,18 @@ class DeletionQueue:
     """Records and deletes objects for one worker; several threads may hand over objects.
 
     Args:
-        plan: its `started_ms` is the current time; recorded times count from there.
+        plan: the plan, whose `started_ms` is the current time; recorded times count from there.
         worker: the name of this worker's segments.
-        deleters: where the DELETE requests run.
-        records: where the run record goes; None for no record.
-        stop: set to end the run: requests in flight are finished and recorded, the rest is left.
-        pacer: the process's pace, made with `stop`; by default this worker has its own.
-        progress: called after every DELETE request.
-        budget: the amount that may be deleted; by default the plan's limits.
+        deleters: the executor that runs DELETE requests.
+        records: the place of the run record; None for no record.
+        stop: set to end the run; requests in flight are finished and recorded, and the rest is left.
+        pacer: the pacer of the process, created with `stop`; by default, this worker has its own.
+        progress: called after each DELETE request.
+        budget: the amount that may be deleted; by default, the plan's limits.
 
     Attributes:
-        full: a limit is reached, and no more objects are accepted.
-        gone: called with the objects that a request deleted, or would delete in a dry run.
+        full: whether a limit is reached, so that no more objects are accepted.
+        gone: called with the objects that a request deleted or, in a dry run, would delete.
     """
 
     def __init__(
@@ -167,7 +173,8 @@ class DeletionQueue:
         self._record = RunRecord(records, plan.run_id, worker, purge=plan.by_version, shadow=shadow)
         self.lock = threading.Lock()
         self._feeding = threading.Lock()
-        # Of C, so that an exception in the middle of a wait cannot leave it locked (see `storage.parallel`).
+        # SimpleQueue is written in C, so that an exception during a wait cannot leave it locked (see
+        # `storage.parallel`).
         self._room: SimpleQueue[None] = SimpleQueue()
         for _ in range(SEGMENTS_IN_HAND):
             self._room.put(None)
@@ -180,9 +187,7 @@ class DeletionQueue:
         self._began = runtime.clock.monotonic()
 
     def begin_again(self) -> None:
-        """Reset the scan's counts for a scan that starts again. Deleted objects are not listed again, so they stay
-        counted.
-        """
+        """Reset the counts of a scan that starts again. Deleted objects are not listed again, so they stay counted."""
         done = RunCounts(list_requests=self.counts.list_requests) if self.plan.options.dry_run else self.counts
         self.counts = msgspec.structs.replace(
             done, listed=done.objects, eligible=done.objects, held_by_age=0, unparsable=0, unparsable_samples=[],
@@ -192,22 +197,22 @@ class DeletionQueue:
         self.full = False
 
     def count(self, counts: RunCounts) -> None:
-        """Count the keys that a scan has seen."""
+        """Count the keys that a scan has read."""
         with self.lock:
             self.counts.include(counts)
 
     # -- handing over -------------------------------------------------------------------------------------------------
 
     def take_all(self, batches: Iterable[list[Deletable]]) -> None:
-        """Take batches until they end, or until the run accepts no more."""
+        """Take batches until they end, or until the run accepts no more objects."""
         for batch in batches:
             self.take(batch)
             if self.full or self.stop.is_set():
                 return
 
     def take(self, batch: list[Deletable]) -> None:
-        """Claim as much of a batch as the limits allow, and send off full segments."""
-        with self._feeding:  # the next caller waits for this one, and this one for room
+        """Claim as much of a batch as the limits allow, and start full segments."""
+        with self._feeding:  # other callers wait for this one, which may wait for room
             batch = self._budget.claim(batch)
             if self._budget.limited_by:
                 self.counts.limited_by, self.full = self._budget.limited_by, True
@@ -220,7 +225,9 @@ class DeletionQueue:
 
     @contextmanager
     def finishing(self) -> Iterator[None]:
-        """Wrap the handing over: when the block ends, all segments have ended. Raises what ended the run early."""
+        """Wrap the block that hands over objects: when it ends, all segments have ended. Raises the error that ended
+        the run early.
+        """
         try:
             yield
         except Exception:
@@ -228,14 +235,14 @@ class DeletionQueue:
             self.drain()
             raise
         except BaseException:
-            self.stop.set()  # the process is to die: nothing is waited for, and scanners on other threads end, too
+            self.stop.set()  # the process is dying, so do not wait, but end scanners on other threads
             raise
         self.drain()
         if self.error is not None:
             raise self.error
 
     def drain(self) -> None:
-        """Send off the waiting objects, and wait until all segments have ended."""
+        """Start a segment of the waiting objects, and wait until all segments have ended."""
         objects, self._waiting = self._waiting, []
         if objects:
             self._send(objects)
@@ -245,12 +252,12 @@ class DeletionQueue:
             self._room.put(None)
 
     def _send(self, objects: list[Deletable]) -> None:
-        """Have a segment deleted once there is room for it."""
+        """Start the deletion of a segment once there is room for it."""
         self._room.get()
         self._segments.append(objects)
         try:
             self._deleters.submit(self._delete)
-        except RuntimeError:  # no thread could be started; another one may take the segment before this one does
+        except RuntimeError:  # no thread could be started; a running one may take the segment first
             self._delete()
 
     # -- deleting -----------------------------------------------------------------------------------------------------
@@ -258,7 +265,7 @@ class DeletionQueue:
     def _delete(self) -> None:
         """Delete the next segment: record it, delete it, and record the outcome.
 
-        If something fails in between, the record still has `planned`, which is correct.
+        If a step fails in between, the record still says `planned`, which is correct.
         """
         try:
             objects = self._segments.popleft()
@@ -282,7 +289,7 @@ class DeletionQueue:
             now_ms = self.plan.started_ms + int((self._runtime.clock.monotonic() - self._began) * 1000)
             if not self.plan.options.dry_run:
                 self._record.write(key, lambda: rows_of(objects, outcome, now_ms))
-        except BaseException as e:  # raised in the caller's thread, since nothing catches it here
+        except BaseException as e:  # the caller's thread raises it, since nothing catches it here
             self._fail(e)
             raise  # a kill, or a panic of obstore's Rust
         finally:
@@ -307,7 +314,7 @@ class DeletionQueue:
 
 
 def rows_of(objects: Sequence[Deletable], outcome: DeleteOutcome, now_ms: int) -> list[RecordedObject]:
-    """Return each object of a segment with its outcome. An object of unknown outcome is still planned."""
+    """Return each object of a segment with its outcome. An object with an unknown outcome stays planned."""
     if len(outcome.deleted) == len(objects) and not outcome.markers:
         return [RecordedObject.of(o, DELETED, now_ms=now_ms) for o in objects]
     status = {(o.key, o.version_id): DELETED for o in outcome.deleted}
@@ -328,18 +335,21 @@ A = TypeVar("A")
 R = TypeVar("R", bound="RunResult")
 
 Find = Callable[[Workplace, DeletionQueue, A], None]
-"""Finds what may be deleted in one part of the work, and hands it to the queue, whose counts it updates."""
+"""A function that finds the objects that may be deleted in a part of the work, hands them to the queue, and updates its
+counts.
+"""
 
 _LOOK_EVERY_S: Final = 0.2
 
 _KILLED: Final = ""
-"""The outcome of a killed run, which writes none."""
+"""The outcome of a killed run, which records no outcome."""
 
 
 class RunResult(RunCounts, Outcome, kw_only=True):
-    """The result of a run that deletes. A dry run reports as deleted what the real run would delete.
+    """The result of a run that deletes. A dry run reports as deleted the objects that a real run would delete.
 
-    `stopped`: the caller or a pause ended it. `paused`: the pause that is set, or that ended the run.
+    `stopped` is whether the caller or a pause ended the run, and `paused` the current pause, or the one that ended the
+    run.
     """
 
     command: ClassVar[str] = SWEEP
@@ -361,7 +371,7 @@ class RunResult(RunCounts, Outcome, kw_only=True):
     stopped: bool = False
     seconds: float = 0.0
     uploads_note: str = ""
-    """Why not all uploads were listed, if the store or the credentials did not allow it."""
+    """Why not all uploads were listed; empty if they were."""
 
     @property
     def run_id(self) -> str:
@@ -380,22 +390,22 @@ class RunResult(RunCounts, Outcome, kw_only=True):
 
     @property
     def requests(self) -> dict[str, int]:
-        """Return how many LIST and DELETE requests it sent."""
+        """Return how many LIST and DELETE requests the run sent."""
         return {"list": self.list_requests, "delete": self.delete_requests}
 
     @property
     def kinds(self) -> dict[str, ObjectTotals]:
-        """Return the totals of each kind of garbage that was deleted, if there are several."""
+        """Return the totals of each kind of garbage that was deleted, if the run deletes several kinds."""
         return {}
 
     @property
     def left_traces(self) -> bool:
-        """Return whether the run deleted data or had failures; then it leaves a record even if it is done."""
+        """Return whether the run deleted data or had failures, in which case it writes `run.json`."""
         return self.objects > 0 or self.failed > 0
 
     @property
     def problem(self) -> L0gcError | None:
-        """Return the error that kept the run from deleting everything that it was to delete."""
+        """Return the error that kept the run from deleting everything, or None."""
         if self.paused and not self.dry_run:
             return paused_error(self.paused)
         if self.stopped:
@@ -450,10 +460,11 @@ class DeletionRun(Generic[D, R]):
     """A run that deletes.
 
     Args:
-        workers: where it runs; by default in this process.
-        run_id: its name; by default a new one.
-        stop: if set, the run finishes its requests in flight, records them, and returns. An error or a pause also sets it.
-        deleters: where the DELETE requests of this process run; by default in the thread that scans.
+        workers: the workers that run the work; by default, those of this process.
+        run_id: the name of the run; by default, a new one.
+        stop: when set, the run finishes its requests in flight, records them, and returns. An error or a pause also
+            sets it.
+        deleters: the executor that runs DELETE requests of this process; by default, the thread that scans runs them.
     """
 
     operation: type[D]
@@ -484,7 +495,7 @@ class DeletionRun(Generic[D, R]):
         self._budget = Budget(plan.limits, RunCounts())
 
     def _queue(self, kind: str, *, record: bool = True) -> DeletionQueue:
-        """Return this process's queue of a kind. All kinds share pace and limits.
+        """Return this process's queue for a kind of garbage. All kinds share pace and limits.
 
         Args:
             record: whether the deletions are recorded.
@@ -505,15 +516,14 @@ class DeletionRun(Generic[D, R]):
         return self._queues[kind]
 
     def _report(self, kind: str) -> None:
-        """Report the deletions of a kind; called after every DELETE request of this process."""
+        """Report the deletions of a kind. This is called after each DELETE request of this process."""
 
     @contextmanager
     def _recording(self, result: R) -> Iterator[None]:
-        """Wrap the work of a run: at its end or failure, total its result and write `run.json`.
+        """Wrap the work of a run. When it ends or fails, total its result and write `run.json`.
 
         Raises:
-            The errors of the work; their `so_far` is the result.
-            StoreError: the end cannot be written.
+            The errors of the work, with the result as `so_far`. StoreError: `run.json` cannot be written.
         """
         clock = self._cluster.runtime.clock
 
@@ -526,7 +536,7 @@ class DeletionRun(Generic[D, R]):
         try:
             yield
         except BaseException as e:
-            self.stop.set()  # threads that scan end, too
+            self.stop.set()  # also ends threads that scan
             vars(e)["so_far"] = result
             with suppress(StoreError):  # the error that ended the run is the one to report
                 end(FAILED if isinstance(e, Exception) else _KILLED)
@@ -546,7 +556,9 @@ class DeletionRun(Generic[D, R]):
         return self.stop.is_set() or any(r.full for r in self._queues.values())
 
     def _spread(self, kind: str, find: Find[A], parts: Sequence[A]) -> None:
-        """Have the workers delete what `find` finds in the parts. Raises what ended the run early."""
+        """Have the workers delete the objects that `find` finds in the parts. Raises the error that ended the run
+        early.
+        """
         queue = self._queue(kind)
         if self._workers.engine == LOCAL:
             with queue.finishing():
@@ -590,10 +602,10 @@ class DeletionRun(Generic[D, R]):
             result.uploads_note = f"unfinished multipart uploads were not all listed: {e}"
 
     def _settle(self, kind: str, reported: Collection[str]) -> None:
-        """Count, from the record, what workers deleted without reporting it.
+        """Count, from the record, deletions that workers did not report.
 
-        If there are any, all segments of the kind are counted: an object recorded by a lost worker may have been deleted
-        by the one that replaced it.
+        If there are any, all segments of the kind are counted, since an object that a lost worker recorded may have
+        been deleted by its replacement.
         """
         if self._records is None or self._options.dry_run:
             return
@@ -608,11 +620,11 @@ class DeletionRun(Generic[D, R]):
 
 
 def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
-    """Return where the record of a run goes; None if it keeps none, like any dry run but a shadow run.
+    """Return the place of a run's record; None if it keeps none, as in a dry run that is not a shadow run.
 
     Raises:
-        UsageError: both a folder and no record are requested, the folder is not writable, or a shadow run's record is to
-            be outside the bucket.
+        UsageError: both a folder and no record are requested, the folder is not writable, or a shadow run's record
+            would not be in the bucket.
     """
     if isinstance(options, Sweep) and options.shadow:
         if options.record_dir is not None or not options.record:
@@ -631,15 +643,15 @@ def sink_of(store: ObjectStore, options: Deletion) -> Records | None:
 def _elsewhere(
     find: Find[A], plan: DeletionPlan[Any], kind: str, workplace: Workplace, part: A
 ) -> tuple[str, RunCounts]:
-    """Run one part on an executor; return the name of its segments and its counts."""
+    """Run one part on an executor. Return the name of its segments and its counts."""
     store, runtime, pacer = workplace.store, Runtime(), pacer_of(plan.run_id, plan.options.max_rate)
     throttled, waited = pacer.throttled, pacer.backpressure_s
-    worker = f"{kind}-{runtime.new_id()}"  # another one where a part is done again
+    worker = f"{kind}-{runtime.new_id()}"  # a repeated part gets a new name
     with ThreadPoolExecutor(SEGMENTS_IN_HAND) as deleters:
         queue = DeletionQueue(
             store,
             runtime,
-            msgspec.structs.replace(plan, started_ms=store.now_ms()),  # it may have waited for hours
+            msgspec.structs.replace(plan, started_ms=store.now_ms()),  # the part may have waited for hours
             worker=worker,
             deleters=deleters,
             records=sink_of(store, plan.options),

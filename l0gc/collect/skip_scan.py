@@ -1,9 +1,9 @@
 """Find the objects that a sweep may delete, by skip-scan.
 
-What makes it safe: an object is eligible only if its own key parses as an L0 key with an epoch at or below M (hazard 13)
-and, if there is a minimum age, if it is that old by the store's clock (hazard 16). The order of the listing only saves
-requests. Keys sort by shard, then epoch, so after a page that ends above M everything up to the next shard is live, and
-the scan jumps there. A store that lists out of order is detected and read in full (hazard 12).
+This is safe because an object is eligible only if its own key parses as an L0 key with an epoch at or below M (hazard
+13) and, if there is a minimum age, the object has reached it by the store's clock (hazard 16). The order of the listing
+only saves requests. Keys sort by shard, then epoch, so if a page ends above M, everything up to the next shard is live,
+and the scan jumps there. A store that lists out of order is detected and read in full (hazard 12).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ FAILURES_KEPT: Final = 20
 
 
 class RunCounts(msgspec.Struct, kw_only=True):
-    """The totals of a deletion, done or simulated: of a scan, a worker, a whole run, its result or its summary.
+    """The totals of a deletion, real or simulated, for a scan, a worker, a whole run, its result or its summary.
 
     Attributes:
-        eligible: counted by epoch alone; `held_by_age` counts those that are too young.
-        unparsable: keys that are not of the expected kind; they stay, and a few are `unparsable_samples`.
-        unknown: objects of topics that no log has; `unknown_folders` are a few of these topics' folders.
-        objects: those that were deleted, with their `bytes`.
-        failures: the first objects that could not be deleted, of `failed`.
-        limited_by: the option whose limit left some of what was eligible; empty if none did.
-        paused: the pause that ended the run.
+        eligible: the eligible objects by epoch alone; `held_by_age` counts those that are too young.
+        unparsable: the keys of an unexpected kind, which stay; a few of them are `unparsable_samples`.
+        unknown: the objects of topics that no log has; `unknown_folders` are a few of these topics' folders.
+        objects: the deleted objects; `bytes` is their size.
+        failures: the first few of the `failed` objects.
+        limited_by: the option whose limit left some eligible objects; empty if none did.
+        paused: the pause that ended the run; empty if none did.
     """
 
     listed: int = 0
@@ -60,7 +60,7 @@ class RunCounts(msgspec.Struct, kw_only=True):
 
     @property
     def limited(self) -> bool:
-        """Return whether more was eligible than the run may delete."""
+        """Return whether more objects were eligible than the run may delete."""
         return self.limited_by != ""
 
     @property
@@ -70,7 +70,7 @@ class RunCounts(msgspec.Struct, kw_only=True):
 
     @property
     def over_ratio(self) -> bool:
-        """Return whether more was eligible than the allowed share."""
+        """Return whether more objects were eligible than the allowed share."""
         return self.limited_by == RATIO
 
     def include(self, other: RunCounts) -> None:
@@ -88,7 +88,7 @@ _TOGETHER: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "limited_by": lambda mine, theirs: mine or theirs,
     "paused": lambda mine, theirs: mine or theirs,
 }
-"""How two numbers are combined, if they are not added."""
+"""The functions that combine fields that are not added."""
 
 
 class OutOfOrderError(Exception):
@@ -96,10 +96,11 @@ class OutOfOrderError(Exception):
 
 
 class SkipScan:
-    """The eligible objects of the shards `first` to `end` (end excluded), page by page, by the bound and ages of the plan.
+    """Finds the eligible objects of the shards from `first` to before `end`, page by page, by the plan's bound and
+    ages.
 
     Args:
-        skip: whether to jump over live objects; False reads everything.
+        skip: whether to jump over live objects. If False, everything is read.
     """
 
     def __init__(
@@ -112,10 +113,10 @@ class SkipScan:
         self.at = self._start
 
     def batches(self) -> Iterator[list[Deletable]]:
-        """Yield the eligible objects of each page, also if there are none, so that the caller may stop at each.
+        """Yield the eligible objects of each page, even if there are none, so that the caller can stop after each page.
 
         Raises:
-            OutOfOrderError: a page was not in key order, while skipping.
+            OutOfOrderError: a page was out of key order during a scan that skips.
         """
         cursor: str | None = self._start
         while cursor is not None:
@@ -140,7 +141,9 @@ class SkipScan:
                     break
 
     def _disordered(self, keys: list[str], last: str) -> bool:
-        """Return whether a page does not continue after `last`, in order; versions of one key may follow each other."""
+        """Return whether a page is not in order, or does not continue after `last`. Versions of one key may follow each
+        other.
+        """
         if keys[0] < last or sorted(keys) != keys:
             return True
         return not self._plan.by_version and (keys[0] == last or len(set(keys)) < len(keys))
@@ -154,7 +157,7 @@ class SkipScan:
             raise
 
     def _jump(self, last: str) -> str | None:
-        """Return where to continue if everything up to the next shard is live; None to read on."""
+        """Return the key from which to continue if everything up to the next shard is live; None to read the next page."""
         parsed = self._layout.parse(last)
         if parsed is None or parsed.epoch <= self._plan.bound:
             return None

@@ -1,11 +1,11 @@
-"""A sweep deletes L0 objects at or below M, and aborts their unfinished uploads.
+"""Delete L0 objects at or below M, and abort their unfinished uploads: a sweep.
 
-One process sweeps all shards with one queue; a limit is used up in key order. On Spark each part is a range of shards.
-Scanning and deleting overlap (`run.py`). If a store lists out of order (hazard 12), the scanner detects it, all
-deletes in progress are finished, and the whole part is scanned once more in one piece.
+One process sweeps all shards with one queue, and a limit applies in key order. On Spark, each part is a range of
+shards. Scanning and deleting overlap (`run.py`). If a store lists out of order (hazard 12), the scanner detects it, all
+deletes in progress are finished, and the whole part is scanned again in one piece.
 
-The parts of unfinished uploads cost money, and no listing of objects shows them. An upload is aborted only if its key is
-an L0 key at or below M (hazard 13 applies to it too). Its completion could only create an object that M has already
+The parts of unfinished uploads cost money, and no listing of objects shows them. An upload is aborted only if its key
+is an L0 key at or below M (hazard 13 applies here, too). Its completion could only create an object that M has already
 passed, whose placeholder no partition accepts any more.
 """
 
@@ -43,33 +43,34 @@ class SweepResult(RunResult, kw_only=True):
     """The result of a sweep, or of its dry run.
 
     Attributes:
-        watermark: The published M; -1 if none is published: then nothing is read or deleted.
-        bound: The highest epoch that the run was to delete: M, or less by `--grace` or `--up-to`; -1 for none.
+        watermark: The published M; -1 if none is published, in which case nothing is read or deleted.
+        bound: The highest epoch that the run could delete: M, or less because of `--grace` or `--up-to`; -1 if none.
         dry_run: Whether it was a dry run or a shadow run.
-        listed: Keys read. The skip-scan does not read all there are.
-        eligible: Those of them at or below the bound, whatever their age.
-        deleted: Objects deleted; of a dry run, those that would be; of a shadow run, those that no earlier one has on
-            record.
+        listed: The number of keys read; the skip-scan does not read all keys.
+        eligible: The number of these keys at or below the bound, whatever their age.
+        deleted: The number of deleted objects; in a dry run, of those that would be deleted; in a shadow run, of those
+            that no earlier shadow run has recorded.
         bytes: Their size.
-        failed: Objects that could not be deleted, e.g. because of Object Lock or a legal hold. With any, exit code 3.
-        held_by_age: Eligible objects younger than `--min-age`.
-        unparsable: Keys read that are not L0 keys. They stay.
-        uploads_aborted: Unfinished multipart uploads aborted.
-        requests: `list` and `delete` requests, each repeated delete counted, repeated lists not. A dry run counts the
-            deletes of full batches: `--max-rate` and a slow store make smaller ones.
+        failed: The number of objects that could not be deleted, e.g. because of Object Lock or a legal hold. If there
+            are any, the exit code is 3.
+        held_by_age: The number of eligible objects younger than `--min-age`.
+        unparsable: The number of keys read that are not L0 keys; they stay.
+        uploads_aborted: The number of unfinished multipart uploads that were aborted.
+        requests: The numbers of `list` and `delete` requests, including repeated deletes but not repeated lists. A dry
+            run counts the deletes of full batches; `--max-rate` and a slow store make batches smaller.
         throttled: How often the store asked to slow down, or did not answer in time.
-        backpressure_seconds: How long deleting waited because of that.
+        backpressure_seconds: How long deletions waited because of that.
         failures: Up to 20 failures, each with `key`, `code` and `message`.
-        versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not answer.
+        versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not allow reading it.
         engine: `local` or `spark`.
-        engine_reason: Why that one.
+        engine_reason: Why this engine was chosen.
         stopped: Whether a signal or a pause ended the run.
-        limited_by: The option whose limit left some of what was eligible: `max_objects`, `max_bytes` or
-            `max_delete_ratio`; null if none did. After the last one, the exit code is 4.
-        paused: The pause that ended the run, or that a dry run met; null without a pause. See [pause](#l0gc-pause).
-        seconds: How long it took, without Spark's start.
-        run_id: The folder below `l0gc/runs/` with what was deleted. A run that deleted nothing and met no trouble writes
-            nothing there.
+        limited_by: The option whose limit left some eligible objects: `max_objects`, `max_bytes` or `max_delete_ratio`;
+            null if none did. For `max_delete_ratio`, the exit code is 4.
+        paused: The pause that ended the run, or that a dry run found; null if there was none. See [pause](#l0gc-pause).
+        seconds: How long the run took, without the start of Spark.
+        run_id: The folder below `l0gc/runs/` with the record of deletions. A run that deleted nothing and had no
+            failures writes no record.
     """
 
     hidden: ClassVar[frozenset[str]] = RunResult.hidden | frozenset(
@@ -86,7 +87,7 @@ class SweepResult(RunResult, kw_only=True):
 
     @property
     def bound(self) -> int:
-        """Return the highest epoch that was to be deleted, M or less."""
+        """Return the highest epoch that the run may delete: M or less."""
         return self.plan.bound
 
     @property
@@ -129,15 +130,14 @@ class SweepRun(DeletionRun[Sweep, SweepResult]):
         """Sweep.
 
         Args:
-            ranges: into how many ranges the shards are cut, each scanned separately; by default as suits the workers.
-            gone: called, in key order, with the objects that each request deleted, or would delete in a dry run. If the
-                store lists out of order and the scan begins again, they are passed twice.
+            ranges: the number of ranges of shards, which are scanned separately; the default depends on the workers.
+            gone: called, in key order, with the objects that each request deleted or, in a dry run, would delete. If
+                the store lists out of order and the scan begins again, they are passed twice.
 
         Raises:
-            The errors of `plan_sweep`; then nothing was deleted.
-            UsageError: a limit or a record needs a single process.
-            StoreError, BucketNotFoundError: the store failed, or the credentials do not allow it; the objects that were
-                deleted until then are on record.
+            The errors of `plan_sweep`, in which case nothing was deleted. UsageError: an option needs a single process.
+            StoreError, BucketNotFoundError: the store failed, or the credentials lack a permission. The objects deleted
+            until then are on record.
         """
         plan = plan_sweep(self._cluster, self._options, self._run_id, partial(usual_objects, self._cluster, SWEEP))
         if self._options.shadow:
@@ -163,10 +163,10 @@ class SweepRun(DeletionRun[Sweep, SweepResult]):
         return result
 
     def _parts(self, plan: DeletionPlan[Sweep], ranges: int | None, *, in_order: bool) -> list[Ranges]:
-        """Return the shards in parts. In key order, a limit covers the same objects in a dry run and in the run."""
+        """Return the shards in parts. In key order, a limit covers the same objects in a dry run and in a real run."""
         workers = self._workers
         if workers.engine != LOCAL:
-            # A rate can be shared out among as many tasks as there are, however many of them run at once, and no more.
+            # A rate is divided among the tasks, so there are no more tasks than can run at once.
             return [[r] for r in plan.ranges(workers.slots if plan.options.max_rate is None else workers.cores)]
         return [plan.ranges(1 if in_order else ranges or workers.slots)]
 
@@ -185,7 +185,7 @@ def sweep_ranges(progress: Progress, workplace: Workplace, queue: DeletionQueue,
     """Find the objects in the ranges that may be deleted, and hand them to the queue.
 
     Args:
-        progress: called after every request with the position of the run.
+        progress: called after each request with the position of the run.
     """
     sweeper = _Sweeper(workplace.store, queue, progress)
     try:
@@ -197,7 +197,7 @@ def sweep_ranges(progress: Progress, workplace: Workplace, queue: DeletionQueue,
 
 
 class _Sweeper:
-    """Scans ranges of shards, one scanner each. A scanner that waits for the deletes holds one page."""
+    """Scans ranges of shards, with one scanner each. A scanner that waits for deletes holds one page."""
 
     def __init__(self, store: ObjectStore, queue: DeletionQueue, progress: Progress) -> None:
         self._store, self._queue, self._progress = store, queue, progress
@@ -217,7 +217,7 @@ class _Sweeper:
                 if queue.full or queue.stop.is_set():
                     return
         except BaseException:
-            queue.full = True  # the other scanners may as well end
+            queue.full = True  # ends the other scanners, too
             raise
         finally:
             self._count(scan)

@@ -1,12 +1,13 @@
-"""A vacuum deletes all garbage but L0, one kind after the other, each by the rule of its module.
+"""Delete all garbage except L0, one kind after another, each by the rule of its module: a vacuum.
 
-`GARBAGE` lists all kinds, L0 among them. The collector does not depend on journals: `GarbageSource` is what it asks the
-writers, whose units are the journals.
+`GARBAGE` lists all kinds, including L0. The collector does not depend on journals: `GarbageSource` is its interface to
+the writers, whose units are the journals.
 
-Dropped objects are first, since no listing is needed for them; then the orphans, after the fences; then old records. A
-dry run takes the same path, with the fence that the run would append, and deletes nothing: it counts what the next run
-deletes. The code for the pause, the run record, the pace and the limits is shared with sweeps. With the orphans,
-unfinished uploads of L1 objects stamped below the fence are aborted: no journal can list them any more.
+Dropped objects come first, since they need no listing; then the orphans, after the fences; then old records. A dry run
+takes the same path, with the fence that a real run would append, and deletes nothing: it counts the objects that the
+next run would delete. The code for the pause, the run record, the pace and the limits is shared with sweeps. After the
+orphans, unfinished uploads of L1 objects stamped below the fence are aborted, since no journal can list these objects
+any more.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ class GarbageKind(NamedTuple):
     """A kind of garbage.
 
     Attributes:
-        text: its name in messages and metrics.
-        goes: when it is deleted, and what keeps it until then, for the documents.
-        folders: its folders: a policy has to allow deleting there, and doctor tests that.
+        text: the name in messages and metrics.
+        goes: when it is deleted and why it stays until then, for the documents.
+        folders: the folders in which a policy has to allow deletion, which doctor tests.
         command: the command that deletes it.
-        old: finds it, if it expires by age.
-        recorded: whether its deletions are recorded; old records hold no data.
+        old: the function that finds it, if it expires by age.
+        recorded: whether its deletions are recorded; those of old records, which contain no data, are not.
     """
 
     text: str
@@ -59,25 +60,25 @@ class GarbageKind(NamedTuple):
 
 
 _DROPPED: Final = (
-    "`--l1-grace` after the journal that named it dropped it, by the store's clock, and not before two epochs have passed. "
-    "No listing is needed: the journal lists it until it is gone."
+    "`--l1-grace` after its journal dropped it, by the store's clock, but not before two epochs have passed. No listing is "
+    "needed, since the journal keeps its key until it is deleted."
 )
 _ORPHANED: Final = (
-    "A run was killed, or refused. A fence goes into the journals first: what is stamped with an epoch of `--orphan-age` "
-    "ago or more can be committed no more. Then the journals are read, and then L1 is listed."
+    "A run was killed or refused. First, a fence is appended to the journals, after which objects stamped `--orphan-age` "
+    "ago or earlier can no longer be committed. Then the journals are read, and finally L1 is listed."
 )
 GARBAGE: Final = {
     LEVEL_ZERO: GarbageKind(
         "L0 objects that no partition needs",
-        "Its epoch is at or below M, and at or below `--up-to`: no partition takes a placeholder for it any more.",
+        "Its epoch is at or below M and `--up-to`, so no partition accepts a placeholder for it any more.",
         (KeyLayout().data_prefix,),
         SWEEP,
     ),
-    DROPPED_L1: GarbageKind("L1 objects that were merged, expired or of deleted topics", _DROPPED, (L1_DATA,)),
+    DROPPED_L1: GarbageKind("L1 objects that were merged, expired or part of deleted topics", _DROPPED, (L1_DATA,)),
     ORPHANED_L1: GarbageKind("L1 objects that no journal ever named", _ORPHANED, (L1_DATA,)),
     RUN_RECORDS: GarbageKind(
         "objects of old run records",
-        "The run is older than `--keep-runs`, or not one of the 10,000 newest; equally old notes of the last runs of "
+        "The run is older than `--keep-runs`, or not one of the 10,000 newest. Equally old records of the last runs of "
         "jobs that this l0gc does not have are deleted, too.",
         (RUNS, ATTEMPTS),
         old=old_run_records,
@@ -91,23 +92,25 @@ GARBAGE: Final = {
         recorded=False,
     ),
 }
-"""All kinds. Counts, metrics, messages, the documents' table, the policies' rights and doctor's tests follow from them."""
+"""All kinds of garbage, from which counts, metrics, messages, the documents' table, the policies' rights and doctor's
+tests follow.
+"""
 KINDS: Final = {name: kind for name, kind in GARBAGE.items() if kind.command == VACUUM}
-"""The kinds that a vacuum deletes, in its order."""
+"""The kinds that a vacuum deletes, in order."""
 
 
 class GarbageSource(DroppedSource, OrphanSource, Protocol):
-    """The writers' side of a vacuum: its questions about each kind. Nothing is cached from before `refresh`."""
+    """The writers' side of a vacuum, which answers for each kind. `refresh` discards everything cached."""
 
     @property
     def broken(self) -> Sequence[str]:
-        """Return the units that cannot be read, each with its error; nothing of theirs is garbage."""
+        """Return the units that cannot be read, each with its error. None of their objects counts as garbage."""
 
     def refresh(self) -> None:
         """Read all units.
 
         Raises:
-            EpochRegressionError: a unit contains something that the controller does not (hazard 10).
+            EpochRegressionError: a unit has something that the controller lacks (hazard 10).
         """
 
 
@@ -115,36 +118,39 @@ class VacuumResult(RunResult, kw_only=True):
     """The result of a vacuum, or of its dry run: the deleted objects and bytes of each kind, and their sum.
 
     Attributes:
-        deleted: The deleted `objects` of each kind and their `bytes`; in a dry run, those that a run would delete.
-        objects: All of them.
+        deleted: The deleted `objects` of each kind and their `bytes`; in a dry run, those that a real run would delete.
+        objects: The number of all deleted objects.
         bytes: Their size.
-        failed: Objects that could not be deleted. With any, exit code 3.
-        dry_run: Whether it was one.
-        fence: The epoch below which orphans went; null if none was searched for.
-        listed: Keys read below `level_one/`.
-        unparsable: Those of them that are not L1 keys. They stay.
-        unparsable_samples: Up to three of them.
-        unknown: Objects of topics that neither the controller nor a journal has. They stay. With any, exit code 4.
+        failed: The number of objects that could not be deleted. If there are any, the exit code is 3.
+        dry_run: Whether it was a dry run.
+        fence: The epoch below which orphans were deleted; null if no search was made.
+        listed: The number of keys read below `level_one/`.
+        unparsable: The number of these keys that are not L1 keys; they stay.
+        unparsable_samples: Up to three of these keys.
+        unknown: The number of objects of topics that the controller and the journals lack; they stay. If there are any,
+            the exit code is 4.
         unknown_folders: The folders of up to three of these topics.
-        l1: What the journals have in the end: `live_objects` and `live_bytes` are named, `dropped_objects` and
-            `dropped_bytes` wait for their grace.
-        oldest_dropped_age_s: How long the oldest of these that no pin keeps has waited; null if there are none.
-        uploads_aborted: Unfinished multipart uploads of L1 objects aborted: a killed run's, stamped below the fence.
-        requests: `list` and `delete` requests.
+        l1: The amounts in the journals at the end: `live_objects` and `live_bytes` are listed; `dropped_objects` and
+            `dropped_bytes` wait for the end of their grace.
+        oldest_dropped_age_s: How long the oldest dropped object that no pin keeps has waited; null if there is none.
+        uploads_aborted: The number of aborted multipart uploads of L1 objects, which a killed run left and which are
+            stamped below the fence.
+        requests: The numbers of `list` and `delete` requests.
         throttled: How often the store asked to slow down, or did not answer in time.
-        backpressure_seconds: How long deleting waited because of that.
+        backpressure_seconds: How long deletions waited because of that.
         failures: Up to 20 failures, each with `key`, `code` and `message`.
-        broken: Journals that could not be read, and why; nothing of theirs was deleted. With any, exit code 3.
-        versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not say.
+        broken: The journals that could not be read, with their errors; none of their objects was deleted. If there are
+            any, the exit code is 3.
+        versioning: `off`, `enabled`, `suspended`, or `unknown` if the store does not allow reading it.
         engine: `local` or `spark`.
-        engine_reason: Why that one.
+        engine_reason: Why this engine was chosen.
         stopped: Whether a signal or a pause ended the run.
-        limited_by: The option whose limit left some of what was eligible: `max_objects`, `max_bytes` or
-            `max_delete_ratio`; null if none did. After the last one, the exit code is 4.
-        paused: The pause that ended the run, or that a dry run met; null without a pause.
-        seconds: How long it took, without Spark's start.
-        run_id: The folder below `l0gc/runs/` with what was deleted. A run that deleted no data and met no trouble writes
-            nothing there.
+        limited_by: The option whose limit left some eligible objects: `max_objects`, `max_bytes` or `max_delete_ratio`;
+            null if none did. For `max_delete_ratio`, the exit code is 4.
+        paused: The pause that ended the run, or that a dry run found; null if there was none.
+        seconds: How long the run took, without the start of Spark.
+        run_id: The folder below `l0gc/runs/` with the record of deletions. A run that deleted no data and had no
+            failures writes no record.
     """
 
     command: ClassVar[str] = VACUUM
@@ -167,7 +173,7 @@ class VacuumResult(RunResult, kw_only=True):
 
     @property
     def problem(self) -> L0gcError | None:
-        """Return the error that kept the run from deleting everything that it was to delete."""
+        """Return the error that kept the run from deleting everything, or None."""
         if super().problem is not None:
             return super().problem
         problems = []
@@ -203,13 +209,12 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
         """Vacuum.
 
         Args:
-            source: the writers; None if they keep an external log, and only old records are to be deleted.
+            source: the writers; None if they keep an external log, in which case only old records are deleted.
 
         Raises:
-            The errors of `plan_vacuum`; then nothing was deleted.
-            UsageError: a limit or a record needs a single process.
-            EpochRegressionError: a journal contains something that the controller does not (hazard 10).
-            StoreError: the store failed; what was deleted until then is on record.
+            The errors of `plan_vacuum`, in which case nothing was deleted. UsageError: an option needs a single
+            process. EpochRegressionError: a journal has something that the controller lacks (hazard 10). StoreError:
+            the store failed. The objects deleted until then are on record.
         """
         plan = plan_vacuum(self._cluster, self._options, self._run_id)
         workers = self._workers
@@ -247,11 +252,13 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
         ago = [plan.started_ms - int(1000 * s) for s in (plan.options.orphan_age_s, plan.options.l1_grace_s)]
         fence = source.fence(*ago, dry_run=plan.options.dry_run)
         if fence <= 0:
-            return  # nothing is stamped below it
+            return  # no object is stamped below the fence
         result.fence = fence
         is_local = workers.engine == LOCAL
         parts = max(1, min(workers.slots, source.objects // PAGE_SIZE)) if is_local else workers.slots
-        parts = 1 if plan.limits else parts  # in key order, a limit covers the same objects in a dry run and in the run
+        parts = (
+            1 if plan.limits else parts
+        )  # in key order, a limit covers the same objects in a dry run and in a real run
         find = functools.partial(delete_orphans, source.facts_reader(remote=not is_local))
         self._spread(ORPHANED_L1, find, source.parts(L1_DATA, parts))
         if self._ended:
@@ -276,6 +283,8 @@ class VacuumRun(DeletionRun[Vacuum, VacuumResult]):
 
 
 def _is_below(fence: int, upload: UnfinishedUpload) -> bool:
-    """Return whether the object of an upload can no longer be listed; aborting it sooner would fail a run's round."""
+    """Return whether no journal can list the object of an upload any more. An earlier abort would make a run's round
+    fail.
+    """
     key = parse_level_one(upload.key)
     return key is not None and key.epoch < fence

@@ -114,7 +114,7 @@ def decode_published(body: bytes, key: str = PUBLISHED_WATERMARK) -> PublishedWa
         also = "" if key == PUBLISHED_WATERMARK else f", or {PUBLISHED_WATERMARK}, which is gone,"
         raise CorruptObjectError(
             f"{key} cannot be read ({fault_of(e, key)}); restore it{also} from a version or a backup. If there is none, run "
-            "l0gc compute-watermark --accept-lost; whether a log was set back before then may be no longer noticed"
+            "l0gc compute-watermark --accept-lost; a log that was set back before then may no longer be noticed"
         ) from e
 
 
@@ -186,10 +186,10 @@ def what_is_lost(cluster: ClusterView) -> str:
         published, etag = read_published(cluster.store, cluster_id)
     except (CorruptObjectError, ClusterMismatchError) as e:
         copy, _ = _usable(cluster.store, PUBLISHED_COPY, cluster_id)
-        instead = "no copy of use exists" if copy is None else lost(copy, "").partition(". ")[2]
-        return f"{PUBLISHED_WATERMARK} is of no use: {str(e).partition(';')[0]}; {instead}"
+        instead = "no usable copy exists" if copy is None else lost(copy, "").partition(". ")[2]
+        return f"{PUBLISHED_WATERMARK} is not usable: {str(e).partition(';')[0]}; {instead}"
     if etag:
-        raise UsageError(f"{PUBLISHED_WATERMARK} is there: run l0gc compute-watermark without --accept-lost")
+        raise UsageError(f"{PUBLISHED_WATERMARK} exists: run l0gc compute-watermark without --accept-lost")
     return lost(published, etag)
 
 

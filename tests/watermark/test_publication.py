@@ -511,9 +511,9 @@ def damage(cluster: ClusterHandles, *keys: str) -> None:
 
 UNUSABLE: dict[str, tuple[Callable[[ClusterHandles], None], str, int]] = {
     "damaged": (lambda cluster: damage(cluster, PUBLISHED_WATERMARK), "cannot be read .* M = 6 and where", 6),
-    "both damaged": (lambda cluster: damage(cluster, PUBLISHED_WATERMARK, PUBLISHED_COPY), "no copy of use exists", -1),
-    "gone, and a damaged copy": (lambda cluster: damage(cluster, PUBLISHED_COPY), "no copy of use exists", -1),
-    "another cluster's": (foreign, "belongs to cluster c,.*no copy of use exists", -1),
+    "both damaged": (lambda cluster: damage(cluster, PUBLISHED_WATERMARK, PUBLISHED_COPY), "no usable copy exists", -1),
+    "gone, and a damaged copy": (lambda cluster: damage(cluster, PUBLISHED_COPY), "no usable copy exists", -1),
+    "another cluster's": (foreign, "belongs to cluster c,.*no usable copy exists", -1),
 }
 
 
@@ -545,7 +545,7 @@ def test_no_loss_is_accepted_while_published_json_is_there() -> None:
     cluster = memory_cluster()
     assert what_is_lost(cluster) == ""  # no loss: a new cluster has published nothing
     publish_m(cluster, 0)
-    with pytest.raises(UsageError, match="is there"):
+    with pytest.raises(UsageError, match="exists"):
         what_is_lost(cluster)
     cluster.store.delete([PUBLISHED_WATERMARK])
     assert "is lost" in what_is_lost(cluster)
