@@ -1,1 +1,1 @@
-"""Show what holds M and why: status, explain, verify, doctor and report. Nothing here changes the bucket."""
+"""Show what holds M and why: status, explain, verify, doctor and report. This package does not change the bucket."""

@@ -1,9 +1,9 @@
-"""Find out why M does not move, or why L0 is not swept, and what to do about it (pure).
+"""Determine why M does not move or L0 is not swept, and the remedy (pure).
 
-Each cause has a stable code, a sentence and a remedy: commands joined by ` && `, or the step that a person must take before
-them. `watermark/source.py` determines which partitions hold M, and why; this module draws the conclusions. In a healthy
-cluster M is two epochs behind, since each window spans two. Anything that holds M further back is a cause. `CAUSES` has a
-row for each code, which docs/work/operate-m.md shows.
+Each cause has a stable code, a sentence and a remedy: commands joined by ` && `, or the step that an operator must take
+before them. `watermark/source.py` determines which partitions hold M, and why; this module draws the conclusions. In a
+healthy cluster, M is two epochs behind, since each window spans two. Anything that holds M further back is a cause.
+`CAUSES` has a row for each code, and docs/work/operate-m.md shows these rows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from l0gc.streamlog.controller.decisions import tick_is_due
 from l0gc.watermark.source import IDLE, PINNED, RESTORE_CONTROLLER, UNRECONCILED, Holder
 
 NORMAL_LAG: Final = 2
-"""How many epochs M is behind in a healthy cluster: the window of each journal spans two."""
+"""How many epochs M is behind in a healthy cluster, since the window of each journal spans two."""
 SKEW_MS: Final = 60_000
-"""A clock that is wrong by more than this is reported."""
+"""The error of a clock above which it is reported."""
 TICKS_LATE: Final = 3
-"""After this many epoch intervals without a tick, housekeeping is considered not to run."""
+"""The number of epoch intervals without a tick after which housekeeping counts as not running."""
 _LEAST_INTERVAL_MS: Final = 60_000
 
 FOREIGN_WATERMARK: Final = "foreign_watermark"
@@ -58,10 +58,10 @@ M_REFUSED: Final = frozenset({
     FOREIGN_WATERMARK, DAMAGED_WATERMARK, UNREADABLE_WATERMARK, LOST_WATERMARK, OLD_CONTROLLER, SET_BACK_JOURNAL,
     POISONED_KEY,
 })  # fmt: skip
-"""The causes that keep M from being published."""
+"""The causes that prevent the publication of M."""
 UNSAFE: Final = M_REFUSED | {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, DAMAGED_OBJECT}
-"""The causes for things that are damaged, went back or belong to another cluster. Commands refuse or skip these, and
-fail.
+"""The causes for things that are damaged, were set back or belong to another cluster. Commands refuse or skip these,
+and fail.
 """
 
 HOUSEKEEP: Final = "l0gc housekeep"
@@ -73,7 +73,7 @@ PUT_BACK: Final = f"put the newest log of that journal back (l0gc help operate-l
 THEIR_COMPUTE: Final = "l0gc compute-watermark --reports PATH --partitions PATH"
 GC_BARRIER: Final = "l0gc gc --housekeep-barrier"
 NOTHING: Final = "nothing"
-"""The prefix of the text if no step is needed: held objects become free in time, and the sentence gives the time."""
+"""The start of the text if no step is needed, since held objects become free in time; the sentence gives the time."""
 
 WAITS_FOR: Final = {
     UNRECONCILED_DATA: RECONCILE,
@@ -81,11 +81,11 @@ WAITS_FOR: Final = {
     NOT_COMPUTED: COMPUTE,
     PAUSED: "l0gc resume",
 }
-"""The causes that the next runs end, and which run ends each; any other cause needs a person."""
+"""The causes that later runs end, and the run that ends each; any other cause needs an operator."""
 
 
 class CauseRow(NamedTuple):
-    """What a code means, and its remedy, for the documents."""
+    """The meaning of a code, and its remedy, for the documents."""
 
     meaning: str
     remedy: str
@@ -95,24 +95,24 @@ _FIRST: Final = "Fix the error that it names, then"
 CAUSES: Final = {
     FOREIGN_WATERMARK: CauseRow(
         "`published.json` belongs to another cluster.",
-        f"Find out who copied it here. Restore this cluster's own, or, without a backup, put its copy in its place with "
+        f"Find out who copied it here. Restore this cluster's own file or, without a backup, replace it with the copy by "
         f"`{COMPUTE} --accept-lost`.",
     ),
     DAMAGED_WATERMARK: CauseRow(
         "`published.json` cannot be read.",
-        f"Restore it, or, without a backup, put its copy in its place with `{COMPUTE} --accept-lost`.",
+        f"Restore it or, without a backup, replace it with the copy by `{COMPUTE} --accept-lost`.",
     ),
-    UNREADABLE_WATERMARK: CauseRow("The store did not let `published.json` be read.", f"{_FIRST} `{COMPUTE}`."),
+    UNREADABLE_WATERMARK: CauseRow("The store refused to read `published.json`.", f"{_FIRST} `{COMPUTE}`."),
     LOST_WATERMARK: CauseRow(
         "`published.json` is gone, though M was published before. Nothing is deleted.",
         f"Restore it, or make sure that no log was restored from a backup, then `{COMPUTE} --accept-lost`.",
     ),
     OLD_CONTROLLER: CauseRow(
-        "What is published, or a journal, is ahead of the controller log, which went back.",
-        f"Restore the newest one, then `{COMPUTE}`.",
+        "The published M or a journal is ahead of the controller log, which was set back.",
+        f"Restore the newest controller log, then `{COMPUTE}`.",
     ),
     SET_BACK_JOURNAL: CauseRow(
-        "A journal's log ends before what was read of it earlier, or may need what M has released: it was set back.",
+        "A journal was set back: its log lacks an entry that was read before, or may need an epoch that M has passed.",
         f"Put the newest log back, then `{COMPUTE}`.",
     ),
     POISONED_KEY: CauseRow(
@@ -123,9 +123,9 @@ CAUSES: Final = {
     DAMAGED_JOURNAL: CauseRow(
         "An object of a journal is damaged.", f"Restore that object, then `{HOUSEKEEP} && {COMPUTE}`."
     ),
-    UNREADABLE_JOURNAL: CauseRow("The store did not let a journal be read.", f"{_FIRST} `{HOUSEKEEP} && {COMPUTE}`."),
+    UNREADABLE_JOURNAL: CauseRow("The store refused to read a journal.", f"{_FIRST} `{HOUSEKEEP} && {COMPUTE}`."),
     DAMAGED_OBJECT: CauseRow(
-        "An L0 object with records that are not in L1 is missing or damaged, so reconcile leaves these out.",
+        "An L0 object with records that are not in L1 is missing or damaged, so reconcile skips them.",
         f"Restore it, or give up its records, then `{RECONCILE} && {COMPUTE}`.",
     ),
     STORE_CLOCK: CauseRow(
@@ -139,11 +139,11 @@ CAUSES: Final = {
     HOUSEKEEP_FAILED: CauseRow("The last housekeep failed.", f"{_FIRST} `{HOUSEKEEP}`."),
     UNRECONCILED_DATA: CauseRow(
         "Records that are not in L1 hold M.",
-        f"`{RECONCILE} && {COMPUTE}`; if it stays, reconcile is too slow or does not run.",
+        f"`{RECONCILE} && {COMPUTE}`; if that does not help, reconcile is too slow or does not run.",
     ),
     RECONCILE_FAILED: CauseRow("The last reconcile failed.", f"{_FIRST} `{RECONCILE} && {COMPUTE}`."),
     IDLE_WINDOW: CauseRow(
-        "A journal's window is far behind: nothing was uploaded, and housekeeping has not advanced it.",
+        "A journal's window is far behind, since nothing was uploaded and housekeeping has not advanced it.",
         f"`{HOUSEKEEP} && {COMPUTE}`, or with `--barrier` if the window would not move at once.",
     ),
     PINNED_M: CauseRow(
@@ -157,7 +157,7 @@ CAUSES: Final = {
     PAUSED: CauseRow("Sweeps are paused. M still moves.", "Wait until the reason is gone, then `l0gc resume`."),
     SWEEP_FAILED: CauseRow("The last sweep failed. M still moves.", f"{_FIRST} `{SWEEP}`."),
     DAMAGED_RECORD: CauseRow(
-        "A warning: the record of a past sweep cannot be read, so what that sweep deleted is unknown.",
+        "A warning: the record of a past sweep cannot be read, so its deletions are unknown.",
         "Restore that `run.json` from a version or a backup, or wait until `l0gc vacuum` deletes it with the other old "
         "records.",
     ),
@@ -175,16 +175,16 @@ CAUSES: Final = {
         "Copy them first, or `l0gc pause --why TEXT`.",
     ),
     LOCAL_CLOCK: CauseRow(
-        "A warning: this machine's clock is more than a minute off. Ticks and ages use the store's.",
+        "A warning: this machine's clock is more than a minute off. Ticks and ages use the store's clock.",
         "Set it (NTP): S3 refuses requests from a clock that is 15 minutes off.",
     ),
 }
-"""Every code, in the order of docs/work/operate-m.md, where this is a table."""
+"""All codes, in the order of the table in docs/work/operate-m.md."""
 CODES: Final = tuple(CAUSES)
 
 
 _LATER: Final = {HOUSEKEEP_OVERDUE, UNRECONCILED_DATA, IDLE_WINDOW, PINNED_M, NOT_COMPUTED}
-"""Causes that only hold M: what the published M allows is deleted first."""
+"""The causes that only hold M. Objects that the published M allows are deleted first."""
 
 
 def find_causes(o: Overview) -> list[Cause]:
@@ -214,14 +214,14 @@ def find_warnings(o: Overview) -> list[Cause]:
 
 
 def _brought_back(o: Overview) -> Iterator[Cause]:
-    """Yield the newest undelete, unless a run of the kind that it undid has begun since."""
+    """Yield a warning about the newest undelete, unless a run of the kind that it undid has begun since."""
     ended = [r.summary for r in o.runs if r.summary is not None]
     undone = next((s for s in reversed(ended) if s.of_run), None)
     if undone is None:
         return
     since = (
         s for s in ended if s.started_ms >= undone.ended_ms and s.run_id != undone.of_run
-    )  # times are whole seconds
+    )  # times are in whole seconds
     if any(s.command == undone.of_command for s in since):
         return
     again = "it" if undone.restored.objects == 1 else "them"
@@ -233,7 +233,7 @@ def _brought_back(o: Overview) -> Iterator[Cause]:
 
 
 def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
-    """Return the warning that this machine's clock is wrong; None if it is roughly right."""
+    """Return a warning if this machine's clock is wrong; None if it is roughly right."""
     skew_ms = local_ms - store_ms
     if abs(skew_ms) <= SKEW_MS:
         return None
@@ -246,12 +246,12 @@ def clock_skew(local_ms: int, store_ms: int) -> Cause | None:
 
 
 def blocking_cause(o: Overview) -> Cause | None:
-    """Return the first cause that prevents publishing M or deleting by it."""
+    """Return the first cause that prevents publications of M or deletions by it."""
     return next((c for c in o.causes if c.cause in M_REFUSED), None)
 
 
 def next_step(o: Overview, causes: Sequence[Cause]) -> str:
-    """Return the one thing to do now: the first cause's remedy, or the next step of the loop."""
+    """Return the next thing to do: the first cause's remedy, or the next step of the usual order."""
     if o.left_objects and {c.cause for c in causes} <= _LATER:
         return _next_sweep(o)
     if causes:
@@ -266,7 +266,7 @@ def next_step(o: Overview, causes: Sequence[Cause]) -> str:
 
 
 def sweep_as_before(o: Overview) -> str:
-    """Return the sweep that deletes no more than the last one would have: an operator may trust no other yet."""
+    """Return the sweep with the caution of the last one, since an operator may not trust any other sweep yet."""
     last = o.last("sweep")
     if last is None or not (last.shadow or last.leaves_s):
         return SWEEP
@@ -274,7 +274,9 @@ def sweep_as_before(o: Overview) -> str:
 
 
 def _next_sweep(o: Overview) -> str:
-    """Return the sweep to run now, or that there is nothing to do while the jobs' sweeps leave what M allows."""
+    """Return the sweep to run now, or a text that nothing is to be done, since regular sweeps leave objects that M
+    allows.
+    """
     last = o.last("sweep")
     if last is None or not (last.shadow or last.leaves_s):
         return SWEEP
@@ -284,7 +286,9 @@ def _next_sweep(o: Overview) -> str:
 
 
 def _waiting(o: Overview) -> str:
-    """Return a sentence that there is nothing to do, and when held objects become garbage if `l0gc gc` runs at each tick."""
+    """Return a sentence that nothing is to be done, and when held objects become garbage if `l0gc gc` runs at each
+    tick.
+    """
     if not o.held_objects:
         return NOTHING
     objects = count(sum(o.held_objects.values()), "object")
@@ -296,7 +300,7 @@ def _waiting(o: Overview) -> str:
 
 
 def free_in(ticks: int, age_ms: int, interval_ms: int) -> str:
-    """Return when objects held for this many ticks become garbage, if `l0gc gc` runs whenever one is due.
+    """Return when objects held for this many ticks become garbage, if `l0gc gc` runs whenever a tick is due.
 
     Args:
         age_ms: how long ago the cluster epoch began.
@@ -423,10 +427,10 @@ def _of_partitions(o: Overview) -> Iterator[Cause]:
 
 
 def _moving(o: Overview, by_data: Sequence[Holder]) -> str:
-    """Return the command that makes M pass all of these at once.
+    """Return the command that makes M pass all these partitions at once.
 
-    Housekeeping replaces the oldest epoch of a window with its newest one. If that is not above the epoch that M waits for,
-    or the cluster has no newer epoch, only a barrier moves M at once.
+    Housekeeping replaces the oldest epoch of a window with its newest one. Only a barrier moves M at once if the newest
+    is not above the epoch for which M waits, or if the cluster has no newer epoch.
     """
     steps = [RECONCILE] if by_data else []
     if o.windows:
@@ -443,8 +447,8 @@ def _at_least(o: Overview) -> str:
 
 
 def _some(o: Overview, holders: Sequence[Holder]) -> str:
-    """Return the name of the first holder and the number of others, which count as the same kind if all named holders
-    are.
+    """Return the name of the first holder and the number of others. If all named holders have the same kind, the
+    unnamed ones count as that kind, too.
     """
     alone = len(holders) == len(o.held_back_by)
     more = (o.held_partitions if alone else len(holders)) - 1
@@ -457,7 +461,7 @@ def _some(o: Overview, holders: Sequence[Holder]) -> str:
 
 
 def _of_m(o: Overview, others: set[str]) -> Iterator[Cause]:
-    """Yield causes for what the journals allow and the published M does not."""
+    """Yield a cause if the journals allow a higher M than the published one."""
     if o.computable_watermark is None or others & M_REFUSED or o.failed("compute-watermark"):
         return
     if not o.idle and o.watermark < min(o.computable_watermark, o.cluster_epoch - NORMAL_LAG):
@@ -470,7 +474,7 @@ def _of_m(o: Overview, others: set[str]) -> Iterator[Cause]:
 
 
 def _of_failed_runs(o: Overview, others: set[str]) -> Iterator[Cause]:
-    """Yield failed runs that no other cause explains, in the words of the run."""
+    """Yield causes for failed runs that no other cause explains, with the error of the run."""
     compute = THEIR_COMPUTE if o.external_log else f"{HOUSEKEEP} && {COMPUTE}"
     journals = {DAMAGED_JOURNAL, UNREADABLE_JOURNAL, SET_BACK_JOURNAL}
     rows = (

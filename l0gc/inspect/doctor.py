@@ -1,11 +1,11 @@
 """Check this machine, the bucket, and the cluster in it.
 
-The checks show whether the commands have the permissions that they need, and whether the store keeps its promises under a
-race. A check tries the operation itself, below a separate folder, or with a request that cannot take effect: a read of a
-missing key, a replace of a missing version, a delete of a name that nobody writes. It leaves nothing behind. A store
-answers 403 to such a request if it would refuse the real one. A check that could not try something reports a warning,
-never ok. Nothing of Java, Spark and the libraries is started but `java -version`. The cluster's problems are the causes
-that every other view has (`causes.py`).
+The checks show whether the commands have the permissions that they need, and whether the store keeps its guarantees in
+a race. A check tries the operation itself in a separate folder, or with a request that cannot take effect: a read of a
+missing key, a replace of a missing version, a delete of a key that is never written. It leaves nothing behind. A store
+answers 403 to this request if it would refuse the real one. A check that could not try something reports a warning,
+never ok. Of Java, Spark and the libraries, only `java -version` is started. The cluster's problems are the causes that
+all views show (`causes.py`).
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ JAVA: Final = 17
 _LIBRARIES: Final = ("boto3", "obstore", "pyarrow", "msgspec")
 RACERS: Final = 8
 _TOGETHER_S: Final = 5.0
-"""How long a racer waits for the others."""
+"""How long a thread in the race waits for the others."""
 ROUNDS: Final = 2
 VERSIONED_FOLDERS: Final = ("level_zero/", "level_one/", "l0gc/")
-"""Where old versions accumulate. Only `undelete` needs them, so a rule may expire them everywhere."""
+"""The folders in which old versions accumulate. Only `undelete` needs them, so a rule may expire them everywhere."""
 
 NEEDED: Final = {
     ("read", FORMAT): "every command",
@@ -88,14 +88,15 @@ NEEDED: Final = {
     ("delete", "l0gc/journal/"): "housekeep",
     **{("delete", folder): kind.command for kind in GARBAGE.values() for folder in kind.folders},
 }
-"""Which commands need which permission where."""
+"""The commands that need each permission, by operation and folder."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of doctor's output: what was checked, its status, and the remedy unless it is ok.
+    """One line of doctor's output: the name of the check, its status, and a remedy unless it is ok.
 
-    `exit_code` is the command's exit code after this failure: 6 if the store lacks something, else the error's own.
+    `exit_code` is the command's exit code after this failure: 6 if the store lacks a feature, otherwise the error's
+    exit code.
     """
 
     name: str
@@ -107,13 +108,13 @@ class Check:
 
 @dataclass(frozen=True)
 class DoctorResult(Outcome):
-    """All checks, in the order in which they were made.
+    """All checks, in the order in which they ran.
 
     Attributes:
-        checks: Each with `name`, `status` (`ok`, `warning` or `failure`), `text`, `remedy`, which is empty for `ok`, and
-            the `exit_code` of its failure. A check may have several lines.
-        failures: How many failed.
-        warnings: How many warnings there are.
+        checks: The lines of all checks, each with `name`, `status` (`ok`, `warning` or `failure`), `text`, `remedy`,
+            which is empty for `ok`, and the `exit_code` of its failure. A check can have several lines.
+        failures: The number of failures.
+        warnings: The number of warnings.
     """
 
     checks: list[Check]
@@ -129,7 +130,7 @@ class DoctorResult(Outcome):
 
     @property
     def problem(self) -> EndedError | None:
-        """Return the first failure, with its remedy, as the error that the command ends with."""
+        """Return the first failure, with its remedy, as the command's error."""
         failed = next((c for c in self.checks if c.status == FAILURE), None)
         return (
             None if failed is None else EndedError(f"{failed.name}: {failed.text}; {failed.remedy}", failed.exit_code)
@@ -149,17 +150,17 @@ def failure(name: str, text: str, remedy: str, exit_code: int = 6) -> Check:
 
 
 def guarded(name: str, check: Callable[[], Iterable[Check]], remedy: str) -> list[Check]:
-    """Return the check's lines, or the error that ended it as a failure with this remedy."""
+    """Return the lines of a check. If an error ended the check, return it as a failure with this remedy."""
     try:
         return list(check())
-    except (StoreUnreachableError, ThrottledError) as e:  # caused by no policy or setting
+    except (StoreUnreachableError, ThrottledError) as e:  # not caused by a policy or a setting
         return [failure(name, str(e), "then run l0gc doctor again", e.exit_code)]
     except L0gcError as e:
         return [failure(name, str(e), remedy, e.exit_code)]
 
 
 def examine(handles: ClusterHandles, store: S3Store, progress: Callable[[str], None]) -> DoctorResult:
-    """Run all checks; `progress` is called with the name of each part before it."""
+    """Run all checks, and call `progress` with the name of each part before it runs."""
     parts: list[tuple[str, Callable[[], Iterable[Check]], str]] = [
         ("java", java, "install Java 17 or newer"),
         ("spark", spark, installing()),
@@ -176,7 +177,7 @@ def examine(handles: ClusterHandles, store: S3Store, progress: Callable[[str], N
         lines = guarded(name, check, remedy)
         checks += lines
         if name == "bucket" and any(c.status == FAILURE for c in lines):
-            break  # without a bucket all other checks fail in the same way
+            break  # without a bucket, all other checks would fail in the same way
     return DoctorResult(checks)
 
 
@@ -215,7 +216,7 @@ def java() -> Iterator[Check]:
 
 
 def spark() -> Iterator[Check]:
-    """Check for pyspark 4, as installed."""
+    """Check that pyspark 4 is installed."""
     try:
         version = importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
@@ -233,7 +234,7 @@ def spark() -> Iterator[Check]:
 
 
 def versions() -> Iterator[Check]:
-    """Report the versions that a bug report should contain."""
+    """Report the versions that belong in a bug report."""
     libraries = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in _LIBRARIES)
     yield ok("versions", f"l0gc {__version__}, Python {platform.python_version()}, {libraries}")
 
@@ -249,7 +250,7 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
             "credentials",
             f"no credentials for {store.config.url}",
             "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or --profile, or run where an instance role is",
-            AccessDeniedError.exit_code,  # the exit code of every other command
+            AccessDeniedError.exit_code,  # as for all other commands
         )
         return
     yield ok("credentials", f"found ({credentials.method})")
@@ -266,9 +267,11 @@ def reachable(store: S3Store, runtime: Runtime) -> Iterator[Check]:
 
 
 def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
-    """Check what safety rests on: the probe of `init`, then conditional writes by eight threads at once."""
+    """Check the guarantees on which safety relies: run the probe of `init`, then conditional writes by eight threads at
+    once.
+    """
     form = None
-    with suppress(L0gcError):  # the check of the cluster reports that error
+    with suppress(L0gcError):  # the check of the cluster reports this error
         form = check_format(store)
     try:
         tried = probe(store, runtime)
@@ -293,7 +296,7 @@ def promises(store: ObjectStore, runtime: Runtime) -> Iterator[Check]:
 
 
 def race(store: ObjectStore, runtime: Runtime) -> str:
-    """Let threads compete for one key; return what went wrong, or an empty text."""
+    """Let threads compete for one key. Return the fault as a sentence, or an empty text."""
     folder = f"l0gc/probe/{runtime.new_id()}/"
     keys = [f"{folder}{n}" for n in range(ROUNDS)]
     try:
@@ -330,11 +333,11 @@ def _winners(pool: Executor, store: ObjectStore, key: str, etag: str) -> list[by
 
 
 def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
-    """Check whether these credentials may do what each command does; a refusal is a warning, since roles may be
+    """Check whether these credentials have the permissions of each command. A refusal is a warning, since roles may be
     limited on purpose.
     """
     name = f"doctor-{runtime.new_id()}"
-    versioned = versioning_of(store) != OFF  # if that cannot be read, a delete could leave a marker
+    versioned = versioning_of(store) != OFF  # if this is unknown, a delete could leave a marker
     tries: dict[str, Callable[[str], object]] = {
         "read": store.get,
         "write": lambda key: _write(store, key),
@@ -351,7 +354,7 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
             continue
         denied = []
         for (kind, folder), commands in NEEDED.items():
-            # A folder gets a name that nobody writes; an object is only read.
+            # In a folder, the request is for a name that is never written; an object is only read.
             if kind == kind_tried and not _allowed(attempt, f"{folder}{name}" if folder.endswith("/") else folder):
                 denied.append(f"{folder}{'*' if folder.endswith('/') else ''} ({commands})")
         if denied:
@@ -364,13 +367,13 @@ def permissions(store: S3Store, runtime: Runtime) -> Iterator[Check]:
 
 
 def _write(store: S3Store, key: str) -> None:
-    """Try a write that takes no effect; if the store ignores its condition, delete what was written."""
+    """Try a write that has no effect. If the store ignores its condition, delete the object."""
     store.put_if_match(key, b"", '"0123456789abcdef0123456789abcdef"')
     store.discard(key)
 
 
 def _delete(store: S3Store, key: str) -> None:
-    """Raise `AccessDeniedError` if the answer, which is a success as a whole, refuses the key."""
+    """Raise `AccessDeniedError` if the answer is successful as a whole, but refuses the key."""
     if any(f.code == DENIED for f in store.delete([key])):
         raise AccessDeniedError(f"{key} may not be deleted")
 
@@ -412,7 +415,7 @@ def settings(store: S3Store) -> Iterator[Check]:
 
 
 def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool) -> Iterator[Check]:
-    """Report the rules that work against l0gc: an object's age does not show whether it is needed."""
+    """Report the rules that conflict with l0gc, since an object's age does not show whether it is needed."""
     expendable = (f"{prefix}l0gc/watermarks/reports/", f"{prefix}l0gc/runs/")
     fights = 0
     for rule in rules:
@@ -454,7 +457,7 @@ def check_lifecycle(rules: list[LifecycleRule], prefix: str, *, versioned: bool)
 
 
 def cluster(handles: ClusterHandles) -> Iterator[Check]:
-    """Check the cluster in the bucket, if there is one: its format, and the problems in its overview."""
+    """Check the cluster in the bucket, if there is one: its format, and the problems that its overview shows."""
     form = check_format(handles.store)
     try:
         o = read_overview(handles)
@@ -472,8 +475,8 @@ def cluster(handles: ClusterHandles) -> Iterator[Check]:
             yield ok("journals", f"{count(o.logs.snapshot.journals, 'journal')} can be read, {o.journals} in use")
         yield ok("watermark", f"M = {o.watermark}" if o.published_ms >= 0 else "nothing is published yet")
     for c in o.causes:
-        if c.cause in wrong:  # the commands refuse to go on
-            safety = c.cause != UNREADABLE_JOURNAL  # the store may let it be read again later
+        if c.cause in wrong:  # the commands refuse to continue
+            safety = c.cause != UNREADABLE_JOURNAL  # the store may allow reading it later
             yield failure(c.cause, c.detail, c.remedy, (SafetyError if safety else StoreError).exit_code)
         elif c.cause not in WAITS_FOR:
             yield warning(c.cause, c.detail, c.remedy)

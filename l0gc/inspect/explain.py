@@ -1,8 +1,8 @@
 """Explain why an object is kept or may be deleted, why an epoch is held, and what holds a partition, down to the log
 entry.
 
-The overview decides; its journals may be newer than the last computation of M. Nothing is changed. Each explanation ends
-with the command that moves what is held. If M is refused, that is the command that ends the refusal.
+The overview decides; its journals may be newer than the last computation of M. Nothing is changed. Each explanation
+ends with the command that releases the held objects. If M is refused, it ends with the command that ends the refusal.
 """
 
 from __future__ import annotations
@@ -83,27 +83,30 @@ _OWN: Final = (
     (rf"{ATTEMPTS}.+", "the record of a command's last attempt", _OLD),
     (r"l0gc/probe/.+", "left over from a probe of the store", "l0gc doctor writes such objects and deletes them"),
 )
-"""The bucket's keys outside of L0 and L1 (docs/reference/format.md): the pattern, its meaning, and what deletes it."""
+"""The bucket's keys outside of L0 and L1 (docs/reference/format.md): the pattern, its meaning, and how the object is
+deleted.
+"""
 
 
 class Explanation(msgspec.Struct, Outcome):
-    """`verdict` is for scripts, `explanation` for display. `holders` are the lowest few; `held_by` counts all.
+    """The answer to a question: `verdict` is for scripts, `explanation` for display. `holders` has the lowest few;
+    `held_by` counts all.
 
     Attributes:
         subject: The subject of the question.
-        verdict: A word for scripts, see below.
-        epoch: The epoch of the key, the requested one, or the partition's M(p); null for a foreign object.
-        watermark: The published M; -1 for none.
-        cluster_epoch: The epoch when it began; for an external log the epoch that was published last, or -1.
-        held_by: How many partitions hold it.
-        holders: Up to ten of them, the lowest first, each with `topic`, `partition`, `gc_epoch`, `kind`, `reason`,
-            `unreconciled_records` and `key`, as for [status](#l0gc-status).
-        explanation: The same in sentences.
-        broken: Journals that cannot be read. They hold everything above the published M.
-        laggards: The partitions whose lag keeps it, though no journal refers to it, as [`l0gc status`](#l0gc-status) has
-            them; else null. The last sentence of `explanation` is theirs.
-        next: The command that moves it, or what to do. Where only windows hold it: `nothing to do`, and when it is free
-            if `l0gc gc` runs at each tick.
+        verdict: A word for scripts; see below.
+        epoch: The epoch of the key, the requested epoch, or the partition's M(p); null for a foreign object.
+        watermark: The published M; -1 if none is published.
+        cluster_epoch: The cluster epoch at the start; for an external log, the last published epoch, or -1.
+        held_by: The number of partitions that hold the object or epoch.
+        holders: Up to ten of these partitions, the lowest first, each with `topic`, `partition`, `gc_epoch`, `kind`,
+            `reason`, `unreconciled_records` and `key`, as for [status](#l0gc-status).
+        explanation: The answer in sentences.
+        broken: The journals that cannot be read, which hold everything above the published M.
+        laggards: The partitions whose lag keeps the object although no journal refers to it, as in [`l0gc
+            status`](#l0gc-status); otherwise null. The last sentence of `explanation` describes them.
+        next: The command that releases it, or the next step. If only windows hold it: `nothing to do`, and when it
+            becomes free if `l0gc gc` runs at each tick.
     """
 
     subject: str
@@ -124,7 +127,7 @@ def explain_key(cluster: ClusterHandles, key: str) -> Explanation:
     o = read_overview(cluster)
     parsed = o.layout.parse(key)
     exists = bool(key) and not key.endswith("/")
-    with suppress(RefusedObjectError, UnansweredObjectError):  # the journals say whether it is needed
+    with suppress(RefusedObjectError, UnansweredObjectError):  # the journals show whether it is needed
         exists = exists and ask_of_one(cluster.store, partial(if_there, cluster.store.head), key) is not None
     if parsed is None:
         return _not_l0(cluster, o, key, exists=exists)
@@ -132,7 +135,7 @@ def explain_key(cluster: ClusterHandles, key: str) -> Explanation:
     if not exists:
         e.explanation.append(f"There is no such object; {who_deleted(cluster, key)}.")
     naming = o.logs.naming(key)
-    if naming and not exists:  # perhaps reconciled since the journals were read, and then swept
+    if naming and not exists:  # it may have been reconciled after the journals were read, and then swept
         o.logs = read_journals(cluster, o.logs.snapshot, o.watermark)
         naming = o.logs.naming(key)
     if naming:
@@ -161,7 +164,7 @@ def explain_partition(cluster: ClusterHandles, name: str) -> Explanation:
     Raises:
         UsageError: the name is malformed.
         NotFoundError: the topic or partition does not exist.
-        SafetyError: partitions are another system's.
+        SafetyError: the partitions belong to another system.
         CorruptObjectError: its journal cannot be read.
     """
     m = _PARTITION.fullmatch(name)
@@ -194,7 +197,9 @@ def _explanation(o: Overview, subject: str, epoch: int | None = None) -> Explana
 
 
 def _refused(e: Explanation, o: Overview) -> Explanation:
-    """Return the explanation with the cause that blocks publications and deletions: everything else waits for its end."""
+    """Return the explanation with the cause that blocks publications and deletions, since everything else waits for its
+    end.
+    """
     if (cause := blocking_cause(o)) is not None:
         e.explanation.append(f"Nothing is published or deleted by M until this is fixed: {cause.detail}.")
         e.next = cause.remedy
@@ -202,10 +207,10 @@ def _refused(e: Explanation, o: Overview) -> Explanation:
 
 
 def _not_l0(cluster: ClusterHandles, o: Overview, key: str, *, exists: bool) -> Explanation:
-    """Return what a key is that is not an L0 key: one of l0gc's own, by the bucket's layout, or a foreign one.
+    """Explain a key that is not an L0 key: a key in the bucket's layout, or a foreign key.
 
     Raises:
-        NotFoundError: it is foreign, and the object does not exist.
+        NotFoundError: the key is foreign, and the object does not exist.
     """
     e = _explanation(o, key)
     e.verdict = "own" if exists else "gone"
@@ -302,7 +307,7 @@ def _needed(
 
 
 def _count_other_holders(e: Explanation) -> None:
-    """Add how many partitions hold the object besides those that are named."""
+    """Add the number of partitions that also hold the object but are not named."""
     if more := e.held_by - len(e.holders):
         e.explanation.append(f"So {'does' if more == 1 else 'do'} {count(more, 'more partition')}.")
 
@@ -352,11 +357,11 @@ def _why(h: Holder) -> str:
 
 
 def _moves(o: Overview, holders: Sequence[Holder], epoch: int, journal: int | None = None) -> str:
-    """Return the command that makes these partitions pass `epoch`; or that there is nothing to do, and when all of them have
-    passed it.
+    """Return the command that makes these partitions pass `epoch`, or a text that nothing is to be done, and when all
+    of them will have passed it.
 
     Args:
-        journal: the only one to consider.
+        journal: the only journal to consider.
     """
     kinds = {h.kind for h in holders}
     if not kinds <= {UNRECONCILED, IDLE}:

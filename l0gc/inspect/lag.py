@@ -1,9 +1,9 @@
-"""Report how far a streaming query of Spark is behind the topics that it reads, according to its checkpoint.
+"""Report how far a streaming query of Spark is behind its topics, according to its checkpoint.
 
-Spark writes the file `offsets/N` with the end of a micro-batch before it runs it, and the file `commits/N` after it. So
-the newest file of `commits` identifies the offsets up to which everything was read. They are read before the journals: a
-query that runs at the same time may look further behind than it is, never less. Nothing is written, and no Spark is
-needed.
+Spark writes the file `offsets/N`, with the end of a micro-batch, before the batch, and the file `commits/N` after it.
+Therefore the newest file in `commits` identifies the offsets up to which everything was read. They are read before the
+journals, so a query that runs at the same time may seem further behind than it is, but never less. Nothing is written,
+and Spark is not needed.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from l0gc.streamlog.topic_view import NEVER, TopicView, look
 
 REVISION: Final = "revision"
 JOURNALS: Final = "journals"
-"""The keys, next to the partitions' offsets in a checkpoint, of the topic's revision, and of the last entry of each journal
-that the offsets follow from.
+"""The keys in a checkpoint, next to the partitions' offsets, for the topic's revision, and for the last entry of each
+journal from which the offsets follow.
 """
 _COMMITTED: Final = re.compile(r"commits/([0-9]+)\Z")
 _VERSION: Final = "v1"
@@ -36,15 +36,15 @@ _POSITIONS: Final = msgspec.json.Decoder(dict[str, dict[str, Any]])
 
 
 class QueryPosition(msgspec.Struct, frozen=True):
-    """A query's position in a partition, and how much it has not read.
+    """A query's position in a partition, and the amount that it has not read.
 
     Attributes:
-        source: which of the query's sources reads it, from 0.
-        committed_offset: the record that the query reads next.
-        latest_offset: the offset that the partition's next record will get.
-        records_behind: how many records are there between the two.
-        records_deleted: how many were deleted before the query read them.
-        oldest_unread_ms: how long ago the first of those that are there landed; None if none is.
+        source: the number, from 0, of the query's source that reads the partition.
+        committed_offset: the offset of the record that the query reads next.
+        latest_offset: the offset of the partition's next record.
+        records_behind: the number of existing records between the two offsets.
+        records_deleted: the number of records that were deleted before the query read them.
+        oldest_unread_ms: how long ago the first existing unread record landed; None if there is no such record.
     """
 
     source: int
@@ -70,7 +70,7 @@ class QueryLag(msgspec.Struct, Outcome, frozen=True):
 
 
 def query_lag(cluster: ClusterHandles, checkpoint: ObjectStore | LocalFolder, name: str) -> QueryLag:
-    """Return how far the query with this checkpoint is behind.
+    """Return the lag of the query with this checkpoint.
 
     Args:
         name: the checkpoint's name in messages.
@@ -106,8 +106,8 @@ def query_lag(cluster: ClusterHandles, checkpoint: ObjectStore | LocalFolder, na
 
 
 def lacking(stored: Mapping[str, Any], topic: Topic, holds: Callable[[int, Place], bool]) -> str:
-    """Return which entry a topic's journals lack of those that a checkpoint's positions follow from, as a sentence; an empty
-    text if they lack none. They have caught up since.
+    """Return a sentence about an entry that a topic's journals lack and from which a checkpoint's positions follow; an
+    empty text if they lack none. The journals have caught up since the checkpoint.
     """
     for number, place in stored.get(JOURNALS, {}).items():
         if int(number) in topic.journals and not holds(int(number), Place(*place)):
@@ -119,7 +119,7 @@ def lacking(stored: Mapping[str, Any], topic: Topic, holds: Callable[[int, Place
 
 
 def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, dict[int, dict[str, dict[str, Any]]]]:
-    """Return the last finished micro-batch, and its end in each source that is l0gc's."""
+    """Return the last finished micro-batch, and its end in each source of l0gc."""
     ended = [int(m[1]) for key in checkpoint.list("commits/").modified_ms if (m := _COMMITTED.match(key))]
     if not ended:
         raise NotFoundError(
@@ -136,7 +136,7 @@ def _committed(checkpoint: ObjectStore | LocalFolder, name: str) -> tuple[int, d
     for source, line in enumerate(lines):
         try:
             positions = {} if line == _NO_OFFSET else _POSITIONS.decode(line)
-        except msgspec.MsgspecError:  # the offsets of another kind of source
+        except msgspec.MsgspecError:  # the offsets of a different kind of source
             continue
         if positions and all(REVISION in of for of in positions.values()):
             sources[source] = positions

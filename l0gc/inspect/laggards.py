@@ -1,8 +1,10 @@
-"""Find the laggards: who, since when, how much garbage of other partitions they keep, and what lifting costs (pure).
+"""Find the laggards: their names, since when they lag, how much garbage they keep, and the cost of lifting their
+records (pure).
 
-A partition lags if it needs an L0 object below every journal's window: without it M could move up. All numbers follow
-from two histograms: the bytes of the objects by epoch, from the newest listing, and the bytes of the unreconciled extents
-by epoch. A sweep deletes nothing that they hold, so an old listing shows too little, never too much.
+A partition lags if it needs an L0 object below every journal's window; without that need, M could move up. All numbers
+follow from two histograms: the bytes of the objects by epoch, from the newest listing, and the bytes of the
+unreconciled extents by epoch. A sweep deletes nothing that laggards hold, so an old listing shows too little, never too
+much.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ _NAMED: Final = 3
 class Release(NamedTuple):
     """The effect of reconciling everything needed up to `epoch`.
 
-    Extents of `lifted` bytes are lifted. This releases a number of objects with their bytes, of which no partition needed
-    `garbage`.
+    Extents of `lifted` bytes are lifted. This releases `objects` of `bytes` bytes, of which no partition needed
+    `garbage` bytes.
     """
 
     epoch: int
@@ -39,12 +41,12 @@ class Release(NamedTuple):
 
 
 def releases(objects: Mapping[int, tuple[int, int]], unreconciled: Mapping[int, int], below: int) -> list[Release]:
-    """Return what reconciling up to each epoch costs and releases, in order of the epoch; empty if nothing lags.
+    """Return the cost and the effect of reconciling up to each epoch, in order of the epoch; empty if nothing lags.
 
     Args:
-        objects: how many objects the bucket holds at each epoch, and their bytes.
+        objects: the number of objects in the bucket at each epoch, and their bytes.
         unreconciled: the bytes of the unreconciled extents at each epoch.
-        below: the lowest epoch that a journal may still take, or that a pin keeps.
+        below: the lowest epoch that a journal may still admit, or that a pin keeps.
     """
     first = min(unreconciled, default=below)
     choices = list[Release]()
@@ -58,12 +60,14 @@ def releases(objects: Mapping[int, tuple[int, int]], unreconciled: Mapping[int, 
 
 
 def best_release(choices: Sequence[Release]) -> Release:
-    """Return the choice that releases the most garbage beyond the bytes to lift for it; among equals the highest."""
+    """Return the choice with the largest difference between released garbage and lifted bytes; among equals, the
+    highest epoch.
+    """
     return max(choices, key=lambda c: (c.garbage - c.lifted, c.epoch))
 
 
 class Laggard(msgspec.Struct, frozen=True):
-    """A topic that lags: how many of its partitions, the first of them, and the `bytes` of L0 that they need.
+    """A topic that lags: the number of its lagging partitions, the first of them, and the `bytes` of L0 that they need.
 
     `since_ms` is when the oldest of these records landed, by the log's time.
     """
@@ -83,23 +87,23 @@ class Laggard(msgspec.Struct, frozen=True):
 
 
 class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
-    """The partitions that lag now; none if `partitions` is 0.
+    """The partitions that lag.
 
     Attributes:
-        partitions: How many lag; with 0 there is nothing else.
-        topics: Theirs, the one with the oldest records first, up to ten, each with `topic`, `partitions` that lag, the
-            first of them as `partition`, `since_ms` and the `bytes` of L0 that they need.
-        topics_total: How many topics there are in all.
-        since_ms: When the oldest of the records landed; -1 for none.
-        first_epoch: The lowest epoch that they need; -1 for none.
-        up_to_epoch: The epoch up to which lifting what they need is worth the most; -1 for none.
-        garbage_bytes: The L0 that no partition needs and that M could pass without them; null if the bucket was never
-            listed.
-        listed_ms: When the bucket was listed; -1 for never.
-        lifted_bytes: What their records up to `up_to_epoch` take in L0, and reconciling lifts.
-        released_objects: How many L0 objects M can pass then.
-        released_bytes: The bytes of those.
-        sentence: The line.
+        partitions: The number of partitions that lag. If it is 0, the other fields are empty.
+        topics: Up to ten of their topics, the one with the oldest records first, each with `topic`, `partitions` (the
+            number that lag), `partition` (the first of them), `since_ms` and the `bytes` of L0 that they need.
+        topics_total: The number of all topics that lag.
+        since_ms: When the oldest of their records landed; -1 if nothing lags.
+        first_epoch: The lowest epoch that they need; -1 if nothing lags.
+        up_to_epoch: The epoch up to which it is best to lift their records; -1 if there is none.
+        garbage_bytes: The bytes of L0 that no partition needs, and that M could pass without the laggards; null if the
+            bucket was never listed.
+        listed_ms: When the bucket was last listed; -1 if it never was.
+        lifted_bytes: The bytes in L0 of their records up to `up_to_epoch`, which reconciling lifts.
+        released_objects: The number of L0 objects that M can then pass.
+        released_bytes: The bytes of these objects.
+        sentence: A summary in one sentence.
     """
 
     partitions: int = 0
@@ -116,7 +120,7 @@ class Laggards(msgspec.Struct, Outcome, frozen=True, kw_only=True):
     sentence: str = ""
 
     def hold(self, epoch: int) -> bool:
-        """Return whether they keep M from passing an epoch that lifting them would release."""
+        """Return whether they keep M from passing an epoch that reconciling would release."""
         return bool(self.partitions) and self.first_epoch <= epoch <= self.up_to_epoch
 
 
@@ -128,14 +132,14 @@ def find_laggards(
     now_ms: int,
     giving_up: str = "",
 ) -> Laggards:
-    """Return who lags, and what that costs.
+    """Return the laggards, and the garbage that they keep.
 
     Args:
-        unreconciled: the objects that the journals need, each with its topic: also what waits for a hole.
-        below: the lowest epoch that a journal may still take, or that a pin keeps.
-        scan: the newest listing; None without one.
+        unreconciled: the objects that the journals need, each with its topic, including those that wait for a hole.
+        below: the lowest epoch that a journal may still admit, or that a pin keeps.
+        scan: the newest listing; None if there is none.
         now_ms: the store's clock.
-        giving_up: the command that gives up the lost object that holds M; empty for none.
+        giving_up: the command that gives up the lost object that holds M; empty if no lost object does.
     """
     sizes = Counter[int]()
     for _, o in unreconciled:
@@ -174,13 +178,15 @@ def find_laggards(
 
 
 def extent_bytes(o: UnreconciledObject) -> int:
-    """Return how many bytes of an object its unreconciled extents take, with their share of blocks that others also use."""
+    """Return how many bytes of an object its unreconciled extents take, including their share of blocks that other
+    extents use, too.
+    """
     left = np.bincount(o.extents["block"], minlength=len(o.blocks))
     return int((o.blocks["length"].astype(np.int64) * left // o.blocks["extents"]).sum())
 
 
 def _who(unreconciled: Sequence[tuple[str, UnreconciledObject]], last: int) -> Laggards:
-    """Return the topics that need an object of an epoch up to `last`."""
+    """Return the topics that need an object at or below the epoch `last`."""
     needed: dict[str, list[UnreconciledObject]] = {}
     for topic, o in unreconciled:
         if o.epoch <= last:

@@ -1,8 +1,8 @@
-"""Show a shared log in readable form: one JSON object for each entry, and for each part of a checkpoint.
+"""Show a shared log in readable form, with a JSON object for each entry and each part of a checkpoint.
 
-This reads what exists when the listing begins, and changes nothing. An unreadable part is reported by an object, and the
-rest is shown. Packed rows are unpacked a few at a time while they are written, so an entry or a checkpoint takes little
-more memory than its bytes.
+It reads the objects that exist when the listing begins, and changes nothing. An object reports each unreadable part,
+and the rest is shown. Packed rows are unpacked a few at a time while they are written, so an entry or a checkpoint
+takes little more memory than its size.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _NAMES: Final = {"base": "base_offset", "last": "last_offset", "offset": "log_st
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows to be written as a list of objects, a few at a time."""
+    """Rows that are written as a list of objects, a few at a time."""
 
     columns: Mapping[str, Sequence[Any] | Rows]
 
     @classmethod
     def of(cls, rows: Rows) -> Table:
-        """Return rows of one of the packed types."""
+        """Return a table of rows of one of the packed types."""
         return cls({_NAMES.get(name, name): rows[name] for name in rows.dtype.names or ()})
 
     def __len__(self) -> int:
@@ -74,26 +74,26 @@ def _values(column: Sequence[Any] | Rows) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One object to be written; `damaged` if it describes what cannot be read.
+    """An object of the output; `damaged` is whether it describes something unreadable.
 
     Attributes:
-        offset: Where the entry is in the log; in the controller's log that is the epoch. A line of a checkpoint has
-            `checkpoint` instead: the offset that it was taken behind.
+        offset: The offset of the entry, which is the epoch in the controller's log. A line of a checkpoint has
+            `checkpoint` instead: the offset after which it was taken.
         time: When it was written, by the store's clock.
         bytes: The size of its object.
         entry: Its kind: `objects`, `advance`, `barrier`, `reconciled` and `closed` in a journal; `bootstrap`,
-            `create_topic`, `delete_topic`, `tick` and `init_producer` in the controller's log. What follows is what it
-            holds.
-        objects: Of that kind: the L0 objects, each with its blocks and with the records that each partition has in
-            them.
-        error: Why it cannot be read.
+            `create_topic`, `delete_topic`, `tick` and `init_producer` in the controller's log. The following fields are
+            its content.
+        objects: In an entry of the kind `objects`, the L0 objects, each with its blocks, and with the records of each
+            partition in them.
+        error: Why the entry cannot be read.
     """
 
     data: Mapping[str, Any]
     damaged: bool = False
 
     def pieces(self) -> Iterator[bytes]:
-        """Yield it as JSON, in pieces."""
+        """Yield the object as JSON, in pieces."""
         return _json(self.data)
 
 
@@ -120,11 +120,11 @@ def show_log(
     """Yield the entries of a log from offset `start` to its current end.
 
     Args:
-        journal: None for the controller's log.
-        checkpoint: show the newest checkpoint first; it is always shown if entries from `start` on are gone.
+        journal: the number of the journal; None for the controller's log.
+        checkpoint: show the newest checkpoint first. If entries from `start` on are gone, it is always shown.
 
     Raises:
-        NotInitialisedError: the URL holds no cluster.
+        NotInitialisedError: there is no cluster at the URL.
         NotFoundError: the cluster has no such journal.
     """
     names = _topic_names(cluster, journal)
@@ -139,7 +139,7 @@ def show_log(
         try:
             return log.get(offset)
         except ObjectNotFoundError:
-            return LogLine({"offset": offset, "truncated": True})  # since the listing
+            return LogLine({"offset": offset, "truncated": True})  # truncated since the listing
         except CorruptObjectError as e:
             return _damaged({"offset": offset}, e)
 
@@ -157,8 +157,8 @@ def show_log(
 
 
 def _topic_names(cluster: ClusterHandles, journal: int | None) -> dict[int, str]:
-    """Return the topics by their revisions; empty if the controller's log cannot be read, which may be the log to be
-    shown.
+    """Return the names of topics by revision; empty if the controller's log, which may be the log to show, cannot be
+    read.
     """
     with suppress(CorruptObjectError):
         state = cluster.controller.snapshot()
@@ -197,13 +197,13 @@ def _entry(log: SharedLog, journal: int | None, landed: StoredEntry, names: Mapp
 
 
 def entry_tree(entry: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return an entry's kind and content; `names` are those of topics, by their revisions."""
+    """Return an entry's kind and content. `names` has the names of topics by revision."""
     kind = re.sub("(?<=[a-z])(?=[A-Z])", "_", type(entry).__name__).lower()
     return {"entry": kind, **_tree(entry, names)}
 
 
 def _tree(struct: msgspec.Struct, names: Mapping[int, str]) -> dict[str, Any]:
-    """Return a record of a log by the names of its fields, with packed rows as tables."""
+    """Return the fields of a struct by name, with packed rows as tables."""
     if isinstance(struct, ObjectExtents):
         return _object(struct, names)
     if isinstance(struct, EditedTopic):
@@ -234,7 +234,7 @@ def _plain(value: Any, names: Mapping[int, str]) -> Any:
 
 
 def _object(o: ObjectExtents, names: Mapping[int, str]) -> dict[str, Any]:
-    partitions = check_object(o)  # raises where the rows do not fit together
+    partitions = check_object(o)  # raises an error if the rows do not fit together
     blocks = unpack(o.blocks, BLOCK)
     numbers = np.repeat(np.arange(len(blocks)), blocks["extents"])
     fields = {f: getattr(o, f) for f in ("key", "epoch", "revision", "topic_id", "start")}
@@ -248,7 +248,7 @@ def _object(o: ObjectExtents, names: Mapping[int, str]) -> dict[str, Any]:
 
 
 def _blocks(blocks: Rows, start: int) -> Table:
-    """Return the blocks with the start of each, which is not stored."""
+    """Return the blocks, with the start of each, which is not stored."""
     lengths = blocks["length"].astype(np.int64)
     return Table({"start": start + np.cumsum(lengths) - lengths, **Table.of(blocks).columns})
 
@@ -268,7 +268,7 @@ def _checkpoint(
             state = ControllerMachine().decode(kept.payload, key)
         else:
             state = JournalMachine(journal).decode(kept.payload, key)
-    except (CorruptObjectError, ObjectNotFoundError) as e:  # a newer one may have taken its place since the listing
+    except (CorruptObjectError, ObjectNotFoundError) as e:  # a newer one may have replaced it since the listing
         yield _damaged(where, e)
         return
     parts = _controller_parts(state) if isinstance(state, ControllerState) else _journal_parts(state, names)
@@ -318,6 +318,6 @@ def _topic_parts(topic: TopicState, names: Mapping[int, str]) -> Iterator[dict[s
 
 
 def _shared(o: SharedObject) -> dict[str, Any]:
-    """Return a shared L1 object: its rows that are named."""
+    """Return a shared L1 object with the rows that are still listed."""
     fields = {"shared": name_text(o.name), "epoch": o.epoch, "bytes": o.bytes, "time_ms": o.time_ms}
     return {**fields, "rows": Table.of(o.rows[o.is_named])}

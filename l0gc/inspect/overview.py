@@ -1,8 +1,8 @@
-"""Describes what a cluster is doing: the one value that status, explain, doctor, the report and the metrics show.
+"""Describe the state of a cluster: the one value that status, explain, doctor, the report and the metrics show.
 
-`Journals` is what was read from the logs. `Overview` adds what follows from them and from the rest of the bucket;
-`reading.py` fills it in, and `causes.py` draws the conclusions. `journal/summary.py` decides what a partition holds, and
-the sentence for it. An unreadable journal is named, and the rest is shown.
+`Journals` has the content of the logs. `Overview` adds the facts that follow from them and from the rest of the bucket;
+`overview_reader.py` fills it in, and `causes.py` draws the conclusions. `journal/summary.py` decides what a partition
+holds, and describes it in a sentence. An unreadable journal is named, and the rest is shown.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from l0gc.watermark.source import Holder, UnitSummary
 
 @dataclass(frozen=True, slots=True)
 class JournalReading:
-    """One journal: its state, or why it cannot be read.
+    """A journal: its state, or why it cannot be read.
 
-    The state is shared with the process's handle on the journal: do not change it.
+    The process's handle on the journal shares the state, so do not change it.
     """
 
     journal: int
@@ -52,13 +52,13 @@ class JournalReading:
 
     @property
     def error(self) -> str:
-        """Return why it cannot be read, with its name; empty if it can be."""
+        """Return a sentence about why the journal cannot be read; empty if it can be read."""
         return f"{self.summary.unit} cannot be read: {self.summary.error}" if self.summary.error else ""
 
 
 @dataclass
 class Journals:
-    """All journals of a cluster, read after its controller's snapshot; M = `published` was published before."""
+    """All journals of a cluster, read after the controller's snapshot. M = `published` was published before that."""
 
     snapshot: ControllerState
     readings: list[JournalReading] = field(default_factory=list)
@@ -66,7 +66,7 @@ class Journals:
 
     @cached_property
     def watermark(self) -> Watermark:
-        """Return M according to the journals and the pins, and the first few of those that hold it."""
+        """Return M according to the journals and the pins, and the first few partitions and pins that hold it."""
         return compute(self.snapshot.epoch, [*(r.summary for r in self.readings), *self._pins])
 
     @cached_property
@@ -75,11 +75,11 @@ class Journals:
 
     @property
     def errors(self) -> list[str]:
-        """Return why journals cannot be read."""
+        """Return a sentence for each journal that cannot be read."""
         return [r.error for r in self.readings if r.error]
 
     def states(self) -> Iterator[tuple[int, JournalState]]:
-        """Yield the journals that could be read."""
+        """Yield the number and the state of each readable journal."""
         return ((r.journal, r.state) for r in self.readings if r.state is not None)
 
     def topics(self) -> Iterator[tuple[Topic, PartitionRange, TopicState]]:
@@ -88,8 +88,9 @@ class Journals:
             yield from ((topic, r, state.topic(topic.revision)) for topic, r in self.snapshot.topics_of(journal))
 
     def free_below(self) -> int:
-        """Return the lowest epoch that a journal may still take or a pin keeps: reconciling releases nothing from there
-        on."""
+        """Return the lowest epoch that a journal may still admit or a pin keeps. Reconciling releases nothing at or
+        above it.
+        """
         pins = (p.watermark + 1 for p in self.snapshot.pins.values() if not p.level_one)
         windows = (
             max(topic.revision, state.window.oldest)
@@ -100,7 +101,7 @@ class Journals:
         return min([self.snapshot.epoch, *pins, *windows])
 
     def dropped_bytes(self, pin: Pin) -> int:
-        """Return the bytes of L1 that were dropped since the pin, which keeps them, and still exist."""
+        """Return the bytes of L1 that were dropped since the pin was created, and that the pin keeps."""
         kept = 0
         for _, state in self.states():
             rows = state.dropped
@@ -112,7 +113,7 @@ class Journals:
     # -- what partitions hold
 
     def holder(self, topic: Topic, partition: int) -> Holder:
-        """Return one partition as a holder of M. Raises `CorruptObjectError` if its journal cannot be read."""
+        """Return a partition as a holder of M. Raises `CorruptObjectError` if its journal cannot be read."""
         reading = self.readings[topic.journal_of(partition)]
         if reading.state is None:
             raise CorruptObjectError(reading.error)
@@ -120,14 +121,14 @@ class Journals:
         return summary_of(reading.journal, [(topic, partitions)], reading.state, Place()).lowest[0]
 
     def extent_of(self, holder: Holder) -> Extent | None:
-        """Return the extent that holds a partition, in the object that the holder names."""
+        """Return the extent that holds a partition's M(p), in the object that the holder names."""
         topic = self.snapshot.topics[holder.topic]
         state = self.readings[topic.journal_of(holder.partition)].state
         extents = state.topic(topic.revision).extents(holder.partition) if state is not None and holder.key else []
         return next((e for e in extents if e.key == holder.key), None)
 
     def naming(self, key: str) -> list[tuple[int, Topic, UnreconciledObject]]:
-        """Return the journals that refer to the L0 object `key`, the existing topics, and the extents."""
+        """Return the journals that refer to the L0 object `key`, with the topics and the extents."""
         return [(r.journal, topic, o) for topic, r, state in self.topics() for o in state.objects if o.key == key]
 
     def partitions_at(self, gc_epoch: int) -> int:
@@ -148,8 +149,8 @@ class Journals:
         return [h for pin in self._pins for h in pin.lowest if h.gc_epoch < epoch]
 
     def windows_at(self, gc_epoch: int) -> list[EpochWindow]:
-        """Return the windows of the journals with a partition that would stay at `gc_epoch` even if everything were
-        reconciled.
+        """Return the windows of the journals that have a partition that would stay at `gc_epoch` even if everything
+        were reconciled.
         """
         windows = []
         for journal, state in self.states():
@@ -159,14 +160,14 @@ class Journals:
         return windows
 
     def ticks_until_free(self, epoch: int, *, due: bool, journal: int | None = None) -> int:
-        """Return how many ticks from now no partition may still need `epoch`, once everything is reconciled.
+        """Return after how many ticks no partition may still need `epoch`, if everything is reconciled.
 
-        A journal passes an epoch when its window slides with housekeeping: now to the cluster epoch, and then with each
-        tick. The result is 0 if the first of these is enough.
+        A journal passes an epoch when housekeeping slides its window: now to the cluster epoch, and then with each
+        tick. The result is 0 if the first slide is enough.
 
         Args:
-            due: whether a tick is due now, so that the next housekeeping does both at once.
-            journal: the only one to consider.
+            due: whether a tick is due now, so that the next housekeeping ticks and slides at once.
+            journal: the only journal to consider.
         """
         most = 0
         for number, state in self.states():
@@ -174,7 +175,7 @@ class Journals:
             if not revisions or journal not in (None, number):
                 continue
             ticks, window = 0, state.window if due else state.window.slide(self.snapshot.epoch)
-            newest = max(self.snapshot.epoch, window.newest)  # it is above the epoch only where the log went back
+            newest = max(self.snapshot.epoch, window.newest)  # above the epoch only if the controller log was set back
             while max(min(revisions), window.oldest) <= epoch:
                 ticks += 1
                 window = window.slide(newest + ticks)
@@ -182,8 +183,8 @@ class Journals:
         return most
 
     def records(self) -> tuple[int, int, int, int, int]:
-        """Return the numbers of records: ever uploaded into existing topics, not in L1, given up; of holes; and of records
-        that do not fit a value schema.
+        """Return five numbers: the records ever uploaded to existing topics, those not in L1, those given up, the
+        holes, and the records that do not fit a value schema.
         """
         totals = [(state.landed, state.totals()) for _, _, state in self.topics()]
         counts = ((landed, t.unreconciled_records, t.lost_records, t.holes, t.misfits) for landed, t in totals)
@@ -201,11 +202,11 @@ class Journals:
     # -- what no sound cluster holds
 
     def highest(self) -> tuple[int, str]:
-        """Return the highest epoch that a journal contains, and which journal."""
+        """Return the highest epoch in any journal, and its place."""
         return max(((r.summary.highest_epoch, r.summary.highest_in) for r in self.readings), default=(-1, ""))
 
     def unclosed(self, now_ms: int) -> list[str]:
-        """Return sentences on the topics that were deleted long ago, and that a journal has not closed yet."""
+        """Return a sentence about each topic that was deleted long ago and that a journal has not closed yet."""
         return [
             unclosed_text(topic, r.journal)
             for topic in self.snapshot.to_be_closed_by(now_ms)
@@ -214,8 +215,8 @@ class Journals:
         ]
 
     def forgotten(self) -> str:
-        """Return a sentence on a topic that a journal holds and the controller log does not place there; empty without
-        one.
+        """Return a sentence about a topic that a journal has and that the controller log does not place there; empty if
+        there is none.
 
         Only a restored controller log can cause that.
         """
@@ -231,14 +232,14 @@ class Journals:
         return ""
 
     def set_back(self, published: PublishedWatermark | None) -> str:
-        """Return a sentence on which journal was set back since that was published, and how that shows; or empty
-        (hazard 38).
+        """Return a sentence about a journal that was set back since M was published, and the evidence; empty if none
+        was (hazard 38).
         """
         return next(filter(None, (set_back_text(published, r.summary) for r in self.readings)), "")
 
 
 def set_back_text(published: PublishedWatermark | None, summary: UnitSummary) -> str:
-    """Return a sentence on how it shows that a journal was set back to an older copy of its log; empty if it was not."""
+    """Return the evidence that a journal was set back to an older copy of its log; empty if it was not."""
     try:
         check_set_back(published, summary)
     except SetBackError as e:
@@ -247,7 +248,7 @@ def set_back_text(published: PublishedWatermark | None, summary: UnitSummary) ->
 
 
 def unclosed_text(topic: Topic, journal: int) -> str:
-    """Return the sentence that a journal has not closed a topic that was deleted long ago."""
+    """Return a sentence about a topic that was deleted long ago and that a journal has not closed."""
     return (
         f"topic {topic.name!r} (revision {topic.revision}) was deleted more than a day ago and is not closed in journal "
         f"{journal}, so its L1 objects stay"
@@ -255,7 +256,7 @@ def unclosed_text(topic: Topic, journal: int) -> str:
 
 
 def misplacement(journal: int, topic: Topic, state: TopicState) -> str:
-    """Return why the topic, or some of its partitions, does not belong in the journal; empty if all do."""
+    """Return why the topic or some of its partitions do not belong in the journal; empty if they all do."""
     placed = topic.range_in(journal)
     if placed is None:
         first_journals = ", ".join(str(j) for j in topic.journals[:5]) + (
@@ -274,7 +275,7 @@ def misplacement(journal: int, topic: Topic, state: TopicState) -> str:
 
 
 def ahead_text(where: str, epoch: int, cluster_epoch: int) -> str:
-    """Return the sentence that something has an epoch that the cluster has not reached (hazard 10)."""
+    """Return a sentence about an epoch that the cluster has not reached (hazard 10)."""
     return f"{where} is at epoch {epoch}, above the cluster epoch {cluster_epoch}"
 
 
@@ -282,7 +283,7 @@ def ahead_text(where: str, epoch: int, cluster_epoch: int) -> str:
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """Why something does not move: a stable code, a sentence, and what to do."""
+    """A reason why M or the sweep does not move: a stable code, a sentence, and a remedy."""
 
     cause: str
     detail: str
@@ -290,18 +291,18 @@ class Cause(msgspec.Struct, frozen=True):
 
 
 class DatedHolder(Holder, frozen=True):
-    """A partition that M cannot pass. `oldest_ms` is when the L0 object that holds it was written; -1 without one."""
+    """A partition that M cannot pass. `oldest_ms` is when the L0 object that holds it was written; -1 if there is none."""
 
     oldest_ms: int = -1
 
 
 class Garbage(ScanTotals, Outcome, frozen=True, kw_only=True):
-    """The garbage of the newest scan, by the currently published M.
+    """The garbage of the newest scan, according to the currently published M.
 
     Attributes:
-        deleted_objects: what sweeps that began since then have deleted, and `undelete` has not brought back.
-        left_objects: eligible and not known to be deleted since: the garbage now.
-        dollars_month: what that costs a month.
+        deleted_objects: the objects that sweeps that began since then have deleted and `undelete` has not brought back.
+        left_objects: the eligible objects that are not known to be deleted since: the current garbage.
+        dollars_month: the monthly cost of the current garbage.
         held_objects: L0 objects above M.
     """
 
@@ -319,10 +320,11 @@ class PinCost(msgspec.Struct, frozen=True):
     """The objects that a pin keeps from being deleted, if known.
 
     Attributes:
-        watermark: M does not pass it; None for a pin of L1 alone.
-        l0_bytes: of L0 objects that no partition needed and M did not pass when the bucket was listed last; -1 if unknown.
-        l1_bytes: of L1 that was dropped since.
-        table: the table whose snapshots it keeps; empty for another pin.
+        watermark: the epoch that M does not pass; None for a pin of L1 only.
+        l0_bytes: the bytes of L0 objects that no partition needed and M had not passed when the bucket was last listed;
+            -1 if unknown.
+        l1_bytes: the bytes of L1 that was dropped since.
+        table: the table whose snapshots the pin keeps; empty for other pins.
     """
 
     name: str
@@ -339,13 +341,13 @@ class TableState(msgspec.Struct, frozen=True):
     """A topic's table, and the L1 that its pins keep for readers of its snapshots.
 
     Attributes:
-        pins: how many have taken effect and not ended. Without one, nothing keeps what the table names.
-        pinned_ms: when the newest was created, so about when the table was synced last; -1 without one.
-        expires_ms: when it ends, unless a sync follows; -1 without one.
-        l1_bytes: of L1 that was dropped since the oldest was created.
-        overdue: the table should have been synced long ago, or its topic was deleted.
-        sentence: all of it as text.
-        remedy: what ends that it is overdue; empty if it is not.
+        pins: the number of pins in effect. Without a pin, nothing keeps the objects that the table names.
+        pinned_ms: when the newest pin was created, which is about when the table was last synced; -1 without a pin.
+        expires_ms: when the newest pin ends, unless a sync follows; -1 without a pin.
+        l1_bytes: the bytes of L1 that was dropped since the oldest pin was created.
+        overdue: whether the table should have been synced long ago, or its topic was deleted.
+        sentence: the state as a sentence.
+        remedy: the command to run if it is overdue; otherwise empty.
     """
 
     topic: str
@@ -361,87 +363,88 @@ class TableState(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, Outcome, kw_only=True):
-    """The cluster as it is at `as_of_ms`, and the evidence for the causes, which is not in the JSON.
+    """The state of the cluster at `as_of_ms`, and the evidence for the causes, which the JSON omits.
 
     Attributes:
         cluster_id: The cluster's id.
-        external_log: Whether its epochs are another system's.
-        as_of_ms: When it was read, by the store's clock, as all times here.
-        cluster_epoch: The cluster epoch; of another system the one that was published with M, -1 if none was.
-        epoch_ms: When it began; -1 for another system's.
-        topics: How many.
-        partitions: How many.
-        journals: How many journals keep them.
+        external_log: Whether its epochs come from another system.
+        as_of_ms: When the cluster was read, by the store's clock, as are all times here.
+        cluster_epoch: The cluster epoch; for another system, the epoch that was published with M, or -1 if none was.
+        epoch_ms: When the cluster epoch began; -1 for another system's.
+        topics: The number of topics.
+        partitions: The number of partitions.
+        journals: The number of journals that keep the partitions.
         watermark: The published M; -1 if it does not exist or cannot be used.
-        published_ms: When; -1 for never.
-        computable_watermark: What M would be if it were computed now; null for another system's.
-        lag_epochs: `cluster_epoch - watermark`, or `cluster_epoch - computable_watermark` while `idle`: then no
-            computation of M would release an object, and `l0gc gc` leaves it out.
-        idle: Whether no L0 object has landed since `l0gc gc` last computed M, and none was held then.
+        published_ms: When M was published; -1 if it never was.
+        computable_watermark: The M that a computation would give now; null for another system's log.
+        lag_epochs: `cluster_epoch - watermark`, or, while `idle`, `cluster_epoch - computable_watermark`.
+        idle: Whether no L0 object has landed since `l0gc gc` last computed M, and none was held at that time. A
+            computation of M would then release nothing, and `l0gc gc` skips it.
         lag_ms: How long ago the first epoch of the lag began; null if that is unknown.
-        lag_at_least: Whether it is longer ago than that.
-        records: Records ever uploaded into today's topics.
-        unreconciled_records: Those still in L0.
-        unreconciled_bytes: Their size there.
-        lost_records: The records that were [given up](#l0gc-give-up).
-        holes: In how many ranges.
-        misfits: Records that did not fit their topic's value schema when they were lifted. `value_error` is not null in
-            them.
-        garbage: What the newest scan saw (null without one): `taken_ms`, `objects`, `bytes`; `eligible_objects` and
-            `eligible_bytes` by the published M; `deleted_objects` and `deleted_bytes`, what sweeps have deleted since and
-            is not back; `left_objects`, `left_bytes` and their `dollars_month`; `held_objects`, `held_bytes`,
-            `held_dollars_month`;
-            `oldest_eligible_ms`, `oldest_held_ms`; `unparsable` keys, `unparsable_bytes` and `unparsable_samples`;
-            `merged_epochs`, which have one row in the scan; and the `cluster_id`, `watermark` and `cluster_epoch` that
-            it is of.
-        price_gb_month: The price that dollars are computed with.
+        lag_at_least: Whether that was longer ago than `lag_ms`.
+        records: The number of records ever uploaded to the existing topics.
+        unreconciled_records: The number of these records that are still in L0.
+        unreconciled_bytes: The size of the unreconciled records in L0.
+        lost_records: The number of records that were [given up](#l0gc-give-up).
+        holes: The number of ranges of records that were given up.
+        misfits: The number of records that did not fit their topic's value schema when they were lifted. Their
+            `value_error` is not null.
+        garbage: The objects in the newest scan; null if there is no scan. It has `taken_ms`, `objects` and `bytes`;
+            `eligible_objects` and `eligible_bytes` according to the published M; `deleted_objects` and `deleted_bytes`,
+            which sweeps have deleted since and `undelete` has not brought back; `left_objects`, `left_bytes` and their
+            `dollars_month`; `held_objects`, `held_bytes` and `held_dollars_month`; `oldest_eligible_ms` and
+            `oldest_held_ms`; `unparsable` keys, `unparsable_bytes` and `unparsable_samples`; `merged_epochs`, the
+            number of epochs that share one row in the scan; and the scan's `cluster_id`, `watermark` and
+            `cluster_epoch`.
+        price_gb_month: The price by which dollars are computed.
         held_back_by: Up to ten partitions that M cannot pass, each with `topic`, `partition`, `gc_epoch`, `kind`
             (`unreconciled`, `idle`, `unreadable` or `pinned`), `reason`, `unreconciled_records`, `key` (the L0 object
-            that holds it, empty if none does) and `oldest_ms` (when that was written; -1 if none does). For an
-            unreadable journal it is its oldest topic's first partition; a pin has no partition.
-        held_partitions: How many there are in all.
-        laggards: The partitions that lag, see below; null if a journal cannot be read or was set back, and for
+            that holds M(p); empty if none does) and `oldest_ms` (when that object was written; -1 if none holds it). An
+            unreadable journal is represented by the first partition of its oldest topic; a pin has no partition.
+        held_partitions: The number of all partitions that M cannot pass.
+        laggards: The partitions that lag, as described below; null if a journal cannot be read or was set back, and for
             another system's log.
-        l1: What journals name, as `live_objects` and `live_bytes`, and what they have dropped that is still there, as
-            `dropped_objects` and `dropped_bytes`: L1 objects. `dead_bytes` of the live bytes are of rows that have left
-            shared objects.
-        pins: The pins, oldest first, each with `name`, `watermark` (null for one of L1 alone), `created_ms`,
-            `expires_ms`, `why`, `l0_bytes` (L0 objects that no partition needed and the pin kept, by the last scan; -1
-            if unknown), `l1_bytes` (L1 objects that were dropped since) and `table` (the table whose snapshots it
-            keeps, if it does).
-        tables: The topics' tables, each with `topic`, `table`, `catalog`, `pins` (how many of its pins have not ended),
-            `pinned_ms` (when the newest was created, so about when the table was synced last; -1 without one),
-            `expires_ms` (when that ends), `l1_bytes` (L1 objects that were dropped since the oldest), `overdue`
-            (whether it should have been synced long ago, or its topic was deleted), `sentence` and `remedy`.
-        errors: Journals that cannot be read.
-        notes: What else could not be read, and is not shown.
-        attempts: The last run of each job, with `command`, `ok`, `exit_code`, `error`, `ended_ms`, and `part`: whether it
-            was for a part of the cluster, while no run for the whole is on record. Of a sweep also `shadow`, and
-            `leaves_s`, for how long it leaves what M allows (`--grace`, `--min-age`).
-        runs: The last three sweeps on record, as for `l0gc runs list`.
+        l1: The L1 objects: `live_objects` and `live_bytes` are listed in journals; `dropped_objects` and
+            `dropped_bytes` were dropped but still exist. `dead_bytes` of the live bytes belong to rows that are no
+            longer listed in shared objects.
+        pins: The pins, oldest first, each with `name`, `watermark` (null for a pin of L1 only), `created_ms`,
+            `expires_ms`, `why`, `l0_bytes` (L0 objects that no partition needed and the pin kept, according to the last
+            scan; -1 if unknown), `l1_bytes` (L1 objects that were dropped since) and `table` (the table whose snapshots
+            the pin keeps, if any).
+        tables: The topics' tables, each with `topic`, `table`, `catalog`, `pins` (the number of its pins in effect),
+            `pinned_ms` (when the newest pin was created, which is about when the table was last synced; -1 without a
+            pin), `expires_ms` (when that pin ends), `l1_bytes` (L1 objects that were dropped since the oldest pin),
+            `overdue` (whether the table should have been synced long ago, or its topic was deleted), `sentence` and
+            `remedy`.
+        errors: A sentence for each journal that cannot be read.
+        notes: Sentences about anything else that could not be read and is not shown.
+        attempts: The last run of each job, with `command`, `ok`, `exit_code`, `error`, `ended_ms` and `part` (whether
+            it covered a part of the cluster, and no run for the whole is on record); for a sweep also `shadow`, and
+            `leaves_s`, which is how long it leaves objects that M allows (`--grace`, `--min-age`).
+        runs: The last three sweeps on record, as in `l0gc runs list`.
         paused: The pause with `why`, `by` and `since_ms`; null if sweeps are not paused.
-        causes: What holds M or the sweep, each with `cause` (a code that stays the same), `detail` and `remedy`. Empty
-            if nothing is wrong.
-        warnings: Problems that hold nothing, likewise.
-        next: The next step: commands, or the preparation that they need; `nothing`.
-        logs: the journals as they were read; none if the log is another system's.
+        causes: The causes that hold M or the sweep, each with `cause` (a stable code), `detail` and `remedy`; empty if
+            nothing is wrong.
+        warnings: Problems that hold nothing, with the same fields.
+        next: The next step: commands, the preparation that they need, or `nothing`.
+        logs: the journals that were read; empty for another system's log.
         scan: the newest scan snapshot that can be read.
-        runs_total: how many runs are on record; -1 where only the newest were looked for.
+        runs_total: the number of runs on record; -1 if only the newest were read.
         interval_ms: how often the cluster epoch should move.
         local_ms: this machine's clock at `as_of_ms`.
-        watermark_error: the code of the cause if what is published cannot be used, with the sentence.
-        highest: the highest epoch in the published M or a journal, and in which of them.
-        forgotten: a sentence on what a journal has and the controller's log lacks.
-        set_back: which journal was set back, and how that shows, as a sentence.
-        windows: those of the journals in which M would still stand there if all were reconciled.
-        damaged_journals: those of `Overview.errors` that come from what a journal holds, and not from the store.
-        damaged: a sentence on the L0 object that holds M and does not match the log.
-        giving_up: the command that gives up its records in the first partition that it holds.
+        watermark_error: the code and the sentence of the cause if the published M cannot be used.
+        highest: the highest epoch in `published.json` or a journal, and its place.
+        forgotten: a sentence about a topic that a journal has and the controller's log lacks.
+        set_back: a sentence about a journal that was set back, with the evidence.
+        windows: the windows of the journals that would still hold M if everything were reconciled.
+        damaged_journals: those of `errors` that the content of a journal causes, and not the store.
+        damaged: a sentence about the L0 object that holds M and does not match the log.
+        giving_up: the command that gives up that object's records in the first partition that it holds.
         damaged_record: why the record of a run cannot be read.
-        pause_unknown: whether the store refused to show if sweeps are paused.
-        refused_attempts: the jobs whose last run the store refused to show.
-        unclosed: topics that were deleted long ago, and that a journal has not closed yet, as sentences.
-        held_objects: L0 objects above M at the last scan, by how many ticks from now they are free.
+        pause_unknown: whether the store refused to read the pause.
+        refused_attempts: the jobs for which the store refused to read the last run.
+        unclosed: a sentence about each topic that was deleted long ago and that a journal has not closed yet.
+        held_objects: the L0 objects above M at the last scan, by the number of ticks until they are free.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset({
@@ -517,7 +520,7 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
 
     @property
     def left_objects(self) -> int:
-        """Return the objects that may be deleted now, if known."""
+        """Return the number of objects that may be deleted now, if known."""
         return self.garbage.left_objects if self.garbage is not None else 0
 
     def last(self, command: str) -> Attempt | None:
@@ -525,7 +528,7 @@ class Overview(msgspec.Struct, Outcome, kw_only=True):
         return next((a for a in self.attempts if a.command == command), None)
 
     def failed(self, command: str) -> Attempt | None:
-        """Return the last run of a command, if it failed; one that a signal stopped did not fail."""
+        """Return the last run of a command, if it failed. A run that a signal stopped did not fail."""
         return next((a for a in self.attempts if a.command == command and a.ended == "failed"), None)
 
     def to_json(self) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Read a cluster's overview. Changes nothing.
+"""Read a cluster's overview. Nothing is changed.
 
-The order of the reads makes it correct for a cluster in use: what is published, then the controller's snapshot, then the
-journals, then the controller's epoch again. So entries written in between are not mistaken for remains of another log.
-Everything else (runs, attempts, the newest scan) is only informative. What the store refuses is named, and the rest is
-shown.
+The order of the reads makes it correct for a cluster in use: `published.json`, then the controller's snapshot, then the
+journals, then the controller's epoch again. Entries written in between are thus not mistaken for remains of another
+log. Everything else (runs, attempts, the newest scan) is only informative. Parts that the store refuses are named, and
+the rest is shown.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from l0gc.watermark.source import REPORTED, UNRECONCILED, Holder, LogEnd
 
 RUNS_SHOWN: Final = 3
 TABLE_OVERDUE_MS: Final = 86_400_000
-"""If a table's newest pin should have been replaced this long ago, the table is no longer synced."""
+"""How late the replacement of a table's newest pin may be before the table counts as no longer synced."""
 _SCANS_TRIED: Final = 5
 _HELD_BY_EXTERNAL_LOG: Final = (
     "by that system's report when M was computed; it moves when that reports a higher gc epoch"
@@ -72,15 +72,16 @@ def read_overview(
     """Read everything once.
 
     Args:
-        price_gb_month: dollars for a GB and month.
-        runs: how many runs to read, while all are counted; by default the newest few, which are found with fewer requests.
+        price_gb_month: dollars per GB and month.
+        runs: how many runs to read, in which case all runs are counted; by default, the newest few, which take fewer
+            requests.
 
     Raises:
         NotInitialisedError: no cluster exists here.
-        CorruptObjectError: the controller's log cannot be read, so nothing is known.
+        CorruptObjectError: the controller's log cannot be read.
     """
     notes = list[str]()
-    # M is read before the state that it is compared with: a topic that M was computed without is gone then.
+    # M is read before the state, so that every topic that M does not cover is gone from the state.
     try:
         published, watermark_error = published_m(cluster)
     except StoreError as e:
@@ -127,7 +128,7 @@ def read_overview(
             o.runs, o.runs_total = list_runs(cluster.store, runs, parallel=cluster.parallel)
         o.damaged_record = next((r.damage for r in o.runs if r.damage), "")
     except ObjectNotFoundError:
-        pass  # a record has expired since it was listed
+        pass  # a record that was listed has expired
     except StoreError as e:
         _raise_if_unreachable(e)
         o.notes.append(f"no past sweep is shown, nor what they deleted: {e}")
@@ -151,14 +152,14 @@ def read_overview(
 
 
 def _raise_if_unreachable(e: StoreError) -> None:
-    """Raise the error if the store does not answer at all, so that nothing can be shown."""
+    """Raise the error if the store does not answer at all."""
     if isinstance(e, StoreUnreachableError):
         raise e
 
 
 def published_m(cluster: ClusterHandles) -> tuple[PublishedWatermark | None, tuple[str, str] | None]:
-    """Return the published M, and, if it cannot be used, the code of the cause and a sentence. If it is lost, the first is
-    its copy.
+    """Return the published M and, if it cannot be used, the code of the cause and a sentence. If it is lost, return its
+    copy.
     """
     cluster_id = cluster.controller.snapshot().cluster_id
     try:
@@ -175,13 +176,13 @@ def published_m(cluster: ClusterHandles) -> tuple[PublishedWatermark | None, tup
 
 
 def _newest_scan(store: ObjectStore, o: Overview) -> ScanSnapshot | None:
-    """Return the newest readable scan of the last few; the unreadable ones are noted."""
+    """Return the newest readable scan of the last few, and add a note for each unreadable one."""
     try:
         for key in list_scans(store)[: -_SCANS_TRIED - 1 : -1]:
             try:
                 return read_scan(store, key, o.cluster_id)
             except ObjectNotFoundError:
-                continue  # it has expired since it was listed
+                continue  # it has expired since the listing
             except (CorruptObjectError, ClusterMismatchError) as e:
                 o.notes.append(f"an older scan is shown, or none: {e}")
     except (StoreError, NotFoundError) as e:
@@ -190,7 +191,7 @@ def _newest_scan(store: ObjectStore, o: Overview) -> ScanSnapshot | None:
 
 
 def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], price_gb_month: float) -> Garbage:
-    """Return the garbage that a scan shows under the current M, less the deletions since (pure)."""
+    """Return the garbage in a scan according to the current M, less later deletions (pure)."""
     eligible = [r for r in scan.epochs if r.epoch is not None and r.epoch <= watermark]
     held_rows = [r for r in scan.epochs if r.epoch is not None and r.epoch > watermark]
     objects, bytes_ = sum(r.objects for r in eligible), sum(r.bytes for r in eligible)
@@ -218,11 +219,11 @@ def garbage_of(scan: ScanSnapshot, watermark: int, runs: Sequence[RunEntry], pri
 
 
 def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> ObjectTotals:
-    """Return the L0 objects deleted by sweeps that began at `since_ms` or later, minus those restored by `undelete`
-    since.
+    """Return the number of L0 objects deleted by sweeps that began at `since_ms` or later, minus those that `undelete`
+    has restored since.
 
-    More may have been restored than deleted. Vacuums do not count. A run's name has the time when `gc` began, which
-    counts the garbage itself before it sweeps; its summary has the time when it swept.
+    The result can be negative. Vacuums do not count. The name of a run has the time at which `gc` began, and `gc`
+    itself scans before it sweeps; the run's summary has the time of the sweep.
     """
     ended = [r.summary for r in runs if r.summary is not None and r.summary.started_ms >= since_ms]
     swept = [r for r in ended if r.command == SWEEP]
@@ -232,7 +233,7 @@ def deleted_since(runs: Iterable[RunEntry], since_ms: int) -> ObjectTotals:
 
 
 def _holders_in_scan(scan: ScanSnapshot | None, watermark: int) -> list[DatedHolder]:
-    """Return which partition of an external log holds M, according to the newest scan."""
+    """Return the partition of an external log that holds M, according to the newest scan."""
     row = next((r for r in scan.epochs if r.held_by), None) if scan is not None else None
     if row is None:
         return []
@@ -253,17 +254,17 @@ def _held_objects(o: Overview) -> dict[int, int]:
 
 
 def _is_idle(store: ObjectStore, o: Overview, published: PublishedWatermark) -> bool:
-    """Return whether `gc` would leave the computation of M out although M could rise, since it would release nothing."""
+    """Return whether `gc` would skip the computation of M because it would release nothing, although M could rise."""
     m = o.computable_watermark
     if m is None or m <= published.watermark or o.watermark_error is not None:
-        return False  # an external log's M is not computed here
+        return False  # the M of an external log is not computed here
     landed = landed_number((topic.revision, state.landed) for topic, _, state in o.logs.topics())
     note = read_gc_note(store)
     return bool(compute_not_due(published, note, lowest=m, landed=landed, now_ms=o.as_of_ms))
 
 
 def _lag(controller: Controller, o: Overview) -> tuple[int | None, bool]:
-    """Return how long M has stood; if the log no longer shows it, at least how long."""
+    """Return how long M has not moved, and whether that is only a lower bound, since the log no longer shows it."""
     if o.external_log or o.lowest_held > o.cluster_epoch:
         return None, False
     if o.lowest_held == o.cluster_epoch:
@@ -273,7 +274,7 @@ def _lag(controller: Controller, o: Overview) -> tuple[int | None, bool]:
         began_ms = controller.began_ms(o.lowest_held + 1)
     if began_ms is not None:
         return max(0, o.as_of_ms - began_ms), False
-    oldest_held_ms = o.garbage.oldest_held_ms if o.garbage is not None else None  # it is above M
+    oldest_held_ms = o.garbage.oldest_held_ms if o.garbage is not None else None  # this object is above M
     moments = [o.epoch_ms, *([o.published_ms] if o.published_ms >= 0 else []), oldest_held_ms]
     return max(0, o.as_of_ms - min(ms for ms in moments if ms is not None)), True
 
@@ -282,8 +283,8 @@ def _lag(controller: Controller, o: Overview) -> tuple[int | None, bool]:
 
 
 def _pins(o: Overview) -> list[PinCost]:
-    """Return the pins, and what they hold. Rows of a scan without holders are epochs that only pins hold, or newer
-    than its M.
+    """Return the pins, and the amounts that they keep. A row of a scan without holders is an epoch that only pins hold,
+    or that is newer than the scan's M.
     """
     state = o.logs.snapshot
     costs = []
@@ -331,16 +332,16 @@ def read_journals(
     *,
     whole: bool = False,
 ) -> Journals:
-    """Read all journals of a cluster, including those without a topic: topics that the controller lost may be in any
-    of them.
+    """Read all journals of a cluster, including those without a topic, since topics that the controller lost may be in
+    any of them.
 
     Args:
-        published: the published M, which no partition is below; -1 for none.
-        noted: where their logs ended before.
-        whole: with the L1 rows.
+        published: the published M, below which no M(p) is; -1 if none is published.
+        noted: where the logs ended before.
+        whole: whether to read the L1 rows, too.
 
     Raises:
-        StoreUnreachableError: the store is unreachable, so nothing can be read.
+        StoreUnreachableError: the store is unreachable.
     """
 
     def read(task: JournalTask) -> JournalReading:
@@ -362,7 +363,7 @@ def _check_journals(cluster: ClusterHandles, o: Overview, published: PublishedWa
     if published is not None:
         newest = max(published.watermark, published.cluster_epoch)
         o.highest = max(o.highest, (newest, f"what is in {PUBLISHED_WATERMARK}"))
-    # Read last, so that what was written since is not taken for what another log has left here.
+    # The epoch is read last, so that newer entries are not mistaken for the remains of another log.
     now = cluster.controller.snapshot()
     o.cluster_epoch, o.epoch_ms = now.epoch, now.time_ms
 
@@ -381,7 +382,7 @@ def _check_journals(cluster: ClusterHandles, o: Overview, published: PublishedWa
     o.l1 = amounts_of(logs.snapshot, (state for _, state in logs.states()))
     needed = [(topic.name, u) for topic, _, state in logs.topics() for u in state.objects]
     o.unreconciled_bytes = sum(extent_bytes(u) for _, u in needed)
-    if not (o.errors or o.set_back or o.forgotten):  # each holds M on its own
+    if not (o.errors or o.set_back or o.forgotten):  # each of these holds M alone
         o.laggards = find_laggards(needed, logs.free_below(), o.scan, now_ms=o.as_of_ms, giving_up=o.giving_up)
 
 
@@ -390,12 +391,12 @@ def check_holders(
 ) -> tuple[dict[str, int], str, str]:
     """Check the objects that hold these partitions.
 
-    Returns when each was written, a sentence on a damaged one, and the command that gives up its records in the first
-    partition that it holds.
+    Returns when each object was written, a sentence about a damaged one, and the command that gives up its records in
+    the first partition that it holds.
 
     Args:
-        suspect: whether there is a reason to check their contents against the log.
-        named: the error of a failed reconcile; the objects that it names are checked, too.
+        suspect: whether there is a reason to compare their contents with the log.
+        named: the error of a failed reconcile. The objects that it names are checked, too.
     """
     by_data = [h for h in holders if h.kind == UNRECONCILED]
     extents = [(h, extent) for h in by_data if (extent := journals.extent_of(h)) is not None]
@@ -403,7 +404,7 @@ def check_holders(
     keys = list(dict.fromkeys(e.key for _, e in extents))
 
     def head_of(key: str) -> Head | str | None:
-        """Return its size and time, or why they cannot be read; None if the store does not answer for it at present."""
+        """Return an object's size and time, or why they cannot be read; None if the store does not serve it at present."""
         try:
             return ask_of_one(cluster.store, cluster.store.head, key)
         except UnansweredObjectError:
@@ -416,7 +417,7 @@ def check_holders(
     heads = dict(zip(keys, cluster.parallel.map(head_of, keys), strict=True))
     written = {key: head.modified_ms for key, head in heads.items() if isinstance(head, Head)}
     for h, extent, text in _suspects(cluster.store, extents, heads, named) if suspect else ():
-        # It may have been reconciled and swept since: then the journal refers to it no more.
+        # It may have been reconciled and swept since, in which case the journal no longer refers to it.
         topic = journals.snapshot.topics[h.topic]
         state = cluster.journal(topic.journal_of(h.partition)).catch_up(whole=False).topic(topic.revision)
         if extent in state.extents(h.partition):
@@ -426,7 +427,9 @@ def check_holders(
 
 
 def _named(journals: Journals, text: str, excluded: Collection[str]) -> Iterator[tuple[Holder, Extent]]:
-    """Yield the L0 objects in the words of a failed run that a partition needs, whatever holds M at present."""
+    """Yield the L0 objects that the error of a failed run names and that a partition needs, whatever holds M at
+    present.
+    """
     layout = KeyLayout(journals.snapshot.key_template, journals.snapshot.shards)
     keys = {word for w in text.split() if layout.parse(word := w.strip(",;:'")) is not None} - {*excluded}
     for key in sorted(keys):
@@ -443,18 +446,22 @@ def _suspects(
     heads: Mapping[str, Head | str | None],
     named: str,
 ) -> Iterator[tuple[Holder, Extent, str]]:
-    """Yield the L0 objects that differ from the log: the sizes of all are checked, and one block of one object is
-    read.
+    """Yield the L0 objects that differ from the log. The sizes of all objects are checked, and one block of one object
+    is read.
 
     Args:
-        named: the object on which reconcile failed, whose block is read; by default the first one's.
+        named: the error of a failed reconcile. The block is read from an object that it names, or else from the first
+            object.
     """
-    from l0gc.streamlog.ingest.extents import decode_block, fetch_blocks  # with Arrow, which most calls need not load
+    from l0gc.streamlog.ingest.extents import (
+        decode_block,
+        fetch_blocks,
+    )  # this loads Arrow, which most calls do not need
 
     for h, extent in extents:
         head = heads[extent.key]
         if head is None:
-            continue  # it may be whole
+            continue  # it may be intact
         if isinstance(head, str) or head.size < extent.block.start + extent.block.length:
             yield h, extent, head if isinstance(head, str) else "it is too short"
     for h, extent in ([(h, e) for h, e in extents if e.key in named] or extents)[:1]:

@@ -1,6 +1,6 @@
-"""Decide whether the variables and folders of this machine let Spark start, before its Java does.
+"""Decide whether Spark can start with this machine's variables and folders, before its Java starts.
 
-Java and pyspark show a wrong one only as an end without a cause. Sessions and the doctor ask the same question here.
+If one of them is wrong, Java and pyspark end without naming the cause. Sessions and doctor use the same check.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from l0gc.errors import UsageError
 
 
 def check_surroundings() -> None:
-    """Raise `UsageError` if a variable or a folder of this machine would stop Spark as it starts here."""
+    """Raise `UsageError` if a variable or a folder of this machine would prevent the start of Spark."""
     try:
         os.getcwd()  # noqa: PTH109 - only whether it exists
     except FileNotFoundError as e:
@@ -45,7 +45,7 @@ def _check_spark_home(home: str) -> None:
 
 
 def check_python(python: str) -> None:
-    """Raise `UsageError` if an interpreter that was chosen for the workers on this machine cannot import l0gc."""
+    """Raise `UsageError` if the interpreter chosen for the workers on this machine cannot import l0gc."""
     run = subprocess.run([python, "-c", "import l0gc, pyspark"], capture_output=True, text=True, check=False)
     if run.returncode != 0:
         last = (run.stderr.strip().splitlines() or ["it ended at once"])[-1]

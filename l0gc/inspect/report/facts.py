@@ -1,9 +1,9 @@
-"""Collect the content of a report: the overview, and a summary of scans and runs with few marks, whatever the bucket
-holds.
+"""Collect the content of a report: the overview, and a summary of scans and runs whose size does not grow with the
+bucket.
 
-Nothing is left out: bars add up to their sources. An epoch never shares a bar with one on the other side of M, so a bar
-is either eligible or held as a whole. If a journal, a scan or a run's record is missing or damaged, the page names it and
-shows the rest. Only the controller's log must be readable. Nothing is changed.
+Nothing is omitted: bars add up to their sources. Epochs on different sides of M never share a bar, so a bar is eligible
+or held as a whole. If a journal, a scan or a run's record is missing or damaged, the page names it and shows the rest.
+Only the controller's log must be readable. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ WAITING: Final = "waiting"
 NEEDS_YOU: Final = "needs_you"
 
 LATE_MS: Final = 86_400_000
-"""By then a working scheduler has run `l0gc gc` dozens of times."""
+"""A time in which a working scheduler runs `l0gc gc` dozens of times."""
 SHOWN_RUNS: Final = 20
 SHOWN_BEHIND: Final = HELD_BACK_SHOWN
 SHOWN_TOPICS: Final = 50
 SHOWN_FINDINGS: Final = 50
 SHOWN_HOLES: Final = 50
 SCANS_READ: Final = 500
-"""A week of scans, if M is computed every 20 minutes."""
+"""The number of scans in a week, if M is computed every 20 minutes."""
 RUNS_READ: Final = 1000
 MOST_BARS: Final = 120
 MOST_POINTS: Final = 200
 RUNS_ONE_BY_ONE: Final = 40
-"""Up to this many runs have a bar each; above that, each day has one."""
+"""The largest number of runs that have a bar each. If there are more runs, each day has a bar."""
 MOST_DAYS: Final = 90
 MOST_SWEEPS: Final = 200
 _DAY_MS: Final = 86_400_000
 _PACE_MS: Final = 7 * _DAY_MS
-"""A forecast uses this much of the past, which covers each day of a week."""
+"""The period of the past on which a forecast is based, which covers each day of a week."""
 _LEAST_PACE_MS: Final = 3_600_000
-"""With less than an hour of data there is no forecast."""
+"""The shortest period on which a forecast can be based."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """`state` is `healthy`, `waiting` or `needs_you`; `sentence` explains it.
+    """The state of the cluster: `state` is `healthy`, `waiting` or `needs_you`, and `sentence` explains it.
 
-    `cause` is the code of the cause that it names, empty for none.
+    `cause` is the code of the cause that the sentence names; empty if it names none.
     """
 
     state: str = HEALTHY
@@ -71,7 +71,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class TopicFacts(msgspec.Struct, frozen=True):
-    """A topic, according to its journals; `unread` of these cannot be read, and are not in the numbers.
+    """A topic, according to its journals. The numbers exclude `unread` journals, which cannot be read.
 
     `gc_epoch` is the lowest M(p) of its partitions.
     """
@@ -87,11 +87,11 @@ class TopicFacts(msgspec.Struct, frozen=True):
 
 
 class EpochBar(msgspec.Struct, frozen=True):
-    """The objects of the epochs from `first_epoch` to `last_epoch`; either all of them are eligible, or none.
+    """The objects of the epochs from `first_epoch` to `last_epoch`, of which all or none are eligible.
 
     Attributes:
-        held_by: the partition with the lowest M(p) among those that may still need these objects; empty if there is none.
-        holders: at most how many partitions may.
+        held_by: the partition with the lowest M(p) that may still need these objects; empty if there is none.
+        holders: an upper bound of the number of partitions that may still need these objects.
     """
 
     first_epoch: int
@@ -105,7 +105,7 @@ class EpochBar(msgspec.Struct, frozen=True):
 
 
 class DeletedBar(msgspec.Struct, frozen=True):
-    """The objects deleted by the run that began at `started_ms`, or by all `runs` of the day that began then."""
+    """The objects deleted by the run that began at `started_ms`, or by all `runs` of the day that began at that time."""
 
     started_ms: int
     objects: int
@@ -115,7 +115,7 @@ class DeletedBar(msgspec.Struct, frozen=True):
 
 
 class TrendPoint(msgspec.Struct, frozen=True):
-    """The garbage at a moment: as a scan saw it, or, with what was deleted, as a sweep left it."""
+    """The garbage at a moment: as a scan counted it, or as a sweep left it, with the number of deleted objects."""
 
     ms: int
     objects: int
@@ -125,9 +125,10 @@ class TrendPoint(msgspec.Struct, frozen=True):
 
 
 class Savings(msgspec.Struct, frozen=True):
-    """The objects that runs since `since_ms` deleted, and what they would cost each month if they still existed.
+    """The objects that runs since `since_ms` deleted, and their monthly cost if they still existed.
 
-    `at_most`: two runs overlapped, and a store also reports an already deleted object as deleted.
+    `at_most` means that two runs overlapped, so objects may count twice, since a store reports a missing object as
+    deleted.
     """
 
     since_ms: int
@@ -150,37 +151,39 @@ class Forecast(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, Outcome, kw_only=True):
-    """A cluster's overview, and what else the page shows.
+    """A cluster's overview, and the other content of the page.
 
     Attributes:
-        verdict: `state`: `healthy`, `waiting` for what the next runs of `l0gc gc` end, or `needs_you`; `sentence`; and
-            `cause`, its code.
-        overview: Everything that [`l0gc status`](#l0gc-status) has, with the last 20 runs.
-        url: Where it is.
-        endpoint_url: The S3 server that was named for it; null for none.
+        verdict: The `state`, which is `healthy`, `waiting` (the next runs of `l0gc gc` are enough) or `needs_you`; a
+            `sentence`; and the code of the `cause`.
+        overview: All fields of [`l0gc status`](#l0gc-status), with the last 20 runs.
+        url: The URL of the cluster.
+        endpoint_url: The S3 server, if one was given; otherwise null.
         given_up: The first 50 ranges of records that were [given up](#l0gc-give-up), each with `topic`, `partition`,
             `first_offset`, `last_offset`, and the `key` of the L1 object without rows.
         behind: The 10 partitions with the most lag, each as in `held_back_by`, without `oldest_ms`.
-        others_behind: How many partitions there are besides.
-        others_lag: The most lag of those, in epochs.
-        by_topic: The 50 topics with the most unreconciled records, each with `topic`, `partitions`, `journals` and how
-            many of them are `unread` (they cannot be read, and are not in the numbers), `records`,
+        others_behind: The number of other partitions.
+        others_lag: The largest lag of the other partitions, in epochs.
+        by_topic: The 50 topics with the most unreconciled records, each with `topic`, `partitions`, `journals`,
+            `unread` (the number of journals that cannot be read, which the other numbers exclude), `records`,
             `unreconciled_records`, `l1_objects` and `gc_epoch` (the lowest M(p)).
         epochs: The bars of the chart, at most 120, each with `first_epoch`, `last_epoch`, `objects`, `bytes`,
-            `eligible`, `oldest_ms`, `held_by` (a partition) and `holders` (how many).
-        trend: The garbage at each of at most 200 scans, of more those with the most, and after each of the newest 200
-            sweeps, oldest first: `ms`, `objects`, `bytes`; after a sweep also `deleted_objects` and `deleted_bytes`.
-        saved: What the newest 1,000 runs deleted: `since_ms`, `runs`, `objects`, `bytes`, and `dollars_month`, what it
-            would cost if it were there; `at_most` where runs overlapped, and each counts an object that both deleted.
-            Null if that is nothing.
-        forecast: What became garbage from `from_ms` to `to_ms`, a week at most, by scans and deletions: `objects_day`,
-            `bytes_day`; and what there is in a week without a sweep: `week_bytes`, `week_dollars_month`. Null for less
-            than an hour.
-        runs_total: How many are on record.
-        deleted: The bars of what runs deleted: of each run, or of each day (`is_day`) if there are more than 40.
-        shadow: What shadow runs would have deleted, as [verify --shadow](#l0gc-verify) printed it into `--findings`; without
-            that, by their records, and nothing of what was read. Null without such runs.
-        findings: What `--findings` held, as `l0gc verify --json` has it; null without it.
+            `eligible`, `oldest_ms`, `held_by` (a partition) and `holders` (a number).
+        trend: The garbage at each of at most 200 scans (if there are more, those with the most garbage), and after each
+            of the newest 200 sweeps, oldest first: `ms`, `objects`, `bytes`; after a sweep also `deleted_objects` and
+            `deleted_bytes`.
+        saved: The deletions of the newest 1,000 runs: `since_ms`, `runs`, `objects`, `bytes`, and `dollars_month`, the
+            cost if the objects still existed; `at_most` is true if runs overlapped, so that both may count the same
+            object. Null if nothing was deleted.
+        forecast: The new garbage per day from `from_ms` to `to_ms`, at most a week, according to scans and deletions:
+            `objects_day` and `bytes_day`; and the garbage after a week without a sweep: `week_bytes` and
+            `week_dollars_month`. Null if the data covers less than an hour.
+        runs_total: The number of runs on record.
+        deleted: The bars of deletions: one for each run, or for each day (`is_day`) if there are more than 40 runs.
+        shadow: The deletions that shadow runs would have made, as in the output of [verify --shadow](#l0gc-verify) that
+            `--findings` names, or else according to their records, without the result of a check. Null if there are no
+            shadow runs.
+        findings: The content of `--findings`, as `l0gc verify --json` prints it; null without this option.
     """
 
     hidden: ClassVar[frozenset[str]] = frozenset({"html"})
@@ -223,8 +226,8 @@ _FINDINGS: Final = msgspec.json.Decoder(VerifyResult)
 
 
 def read_findings(path: Path) -> VerifyResult:
-    """Return the output of `l0gc verify --json` from a file. Raises `UsageError` if it cannot be read, or holds
-    something else.
+    """Return the output of `l0gc verify --json` from a file. Raises `UsageError` if the file cannot be read or has
+    other content.
     """
     try:
         return _FINDINGS.decode(path.read_bytes())
@@ -245,8 +248,8 @@ def gather(
     """Read everything once.
 
     Args:
-        url, endpoint_url: where the cluster is, for the page.
-        price_gb_month: dollars for a GB and month.
+        url, endpoint_url: the address of the cluster, for the page.
+        price_gb_month: dollars per GB and month.
 
     Raises:
         NotInitialisedError: no cluster exists here.
@@ -263,7 +266,7 @@ def gather(
     behind, others, others_lag = lags(o.cluster_epoch, [r.summary for r in o.logs.readings])
     left_bytes = o.garbage.left_bytes if o.garbage is not None else 0
     given_up = list[Hole]()
-    if any(topic.totals().holes for *_, topic in o.logs.topics()):  # they are among the L1 rows
+    if any(topic.totals().holes for *_, topic in o.logs.topics()):  # holes are among the L1 rows
         given_up = read_journals(cluster, o.logs.snapshot, o.watermark, whole=True).given_up(SHOWN_HOLES)
     report = Report(
         overview=o,
@@ -295,9 +298,9 @@ def gather(
 def verdict(o: Overview, findings: VerifyResult | None) -> Verdict:
     """Return the state of the cluster (pure).
 
-    Causes and remedies are those of `causes.py`, which `status` also shows. This adds whether somebody has to act. A
-    cause that the next runs of `l0gc gc` end is waiting. A cause that has waited for longer than a day, or that no run
-    ends, needs a person.
+    Causes and remedies are those of `causes.py`, which `status` also shows. This function adds whether an operator has
+    to act. A cause that the next runs of `l0gc gc` end is waiting. A cause that has waited for more than a day, or that
+    no run ends, needs an operator.
     """
     acute = next((c for c in o.causes if c.cause not in WAITS_FOR), None)
     if acute is not None:
@@ -347,7 +350,7 @@ def _sentence(cause: Cause, total: int) -> str:
 
 
 def lags(cluster_epoch: int, units: Sequence[UnitSummary]) -> tuple[list[Holder], int, int]:
-    """Return the partitions with the most lag, how many others there are, and the largest lag of those (pure)."""
+    """Return the partitions with the most lag, the number of others, and the largest lag of the others (pure)."""
     low = sorted((h for u in units for h in u.lowest if h.topic), key=lambda h: (h.gc_epoch, h.topic, h.partition))
     shown = low[:SHOWN_BEHIND]
     rest: Counter[int] = Counter()
@@ -384,8 +387,8 @@ def by_topic(journals: Journals) -> list[TopicFacts]:
 
 
 def rows_left(rows: Sequence[ScanRow], watermark: int, left: float) -> list[ScanRow]:
-    """Return the rows, with eligible objects reduced to this share: runs record how many they deleted, not at which
-    epochs.
+    """Return the rows with eligible objects reduced to this share, since runs record the number of deletions, but not
+    their epochs.
     """
 
     def of(r: ScanRow) -> ScanRow:
@@ -400,21 +403,21 @@ def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -
     """Return the rows of L0 objects as at most `most` bars of equally many epochs, lowest epoch first.
 
     Args:
-        rows: by epoch, rising; those without one are left out.
+        rows: the rows in order of epoch; those without an epoch are ignored.
         watermark: the M to use.
-        most: two at least, one for each side of M.
+        most: the largest number of bars, at least two: one for each side of M.
     """
     epochs = [(r.epoch, r) for r in rows if r.epoch is not None]
     if not epochs:
         return []
     low, high = epochs[0][0], epochs[-1][0]
-    # How many epochs a bar spans: the fewest with which there are no more than `most` bars, on both sides of M.
+    # A bar spans the fewest epochs with which both sides of M together have at most `most` bars.
     width = 1 + bisect_left(
         range(1, high - low + 1), True, key=lambda w: (high - watermark - 1) // w - (low - watermark - 1) // w < most
     )
     bars: dict[int, EpochBar] = {}
     for e, r in epochs:
-        # Counted from M + 1, which therefore begins a bar.
+        # Bars are counted from M + 1, so that one begins there.
         number = (e - watermark - 1) // width
         first = number * width + watermark + 1
         so_far = bars.get(number) or EpochBar(
@@ -432,8 +435,8 @@ def epoch_bars(rows: Sequence[ScanRow], watermark: int, most: int = MOST_BARS) -
 
 
 def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
-    """Return what the runs deleted, oldest first: a bar for each finished run, or for each of the last days, also
-    empty ones.
+    """Return bars of deletions, oldest first: one for each finished run, or for each of the last days, including empty
+    days.
     """
     ended = [(r.started_ms, r.summary) for r in runs if r.summary is not None]
     if len(ended) <= RUNS_ONE_BY_ONE:
@@ -449,7 +452,7 @@ def deleted_bars(runs: Iterable[RunEntry]) -> list[DeletedBar]:
 
 
 def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTotals]:
-    """Return at most `most` of the scans, oldest first: the one with the most garbage of each period, and the newest."""
+    """Return at most `most` of the scans, oldest first: the scan with the most garbage in each period, and the newest."""
     if len(scans) <= most:
         return list(scans)
     first, last = scans[0].taken_ms, scans[-1].taken_ms
@@ -463,7 +466,7 @@ def thinned(scans: Sequence[ScanTotals], most: int = MOST_POINTS) -> list[ScanTo
 
 
 def sweeps_of(runs: Iterable[RunEntry]) -> list[RunSummary]:
-    """Return the sweeps that ended and deleted anything of L0, oldest first; a vacuum deletes other things."""
+    """Return the sweeps that ended and deleted L0 objects, oldest first; a vacuum deletes other objects."""
     return sorted((s for s in _deletions(runs) if s.command == SWEEP), key=lambda s: s.started_ms)
 
 
@@ -472,7 +475,7 @@ def _deletions(runs: Iterable[RunEntry]) -> list[RunSummary]:
 
 
 def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Savings | None:
-    """Return how much all of the runs deleted, L0 and other kinds; None if they deleted nothing."""
+    """Return the deletions of all the runs, of L0 and other kinds; None if they deleted nothing."""
     deletions = sorted(_deletions(runs), key=lambda s: s.started_ms)
     if not deletions:
         return None
@@ -483,7 +486,9 @@ def saved(runs: Iterable[RunEntry], price_gb_month: float) -> Savings | None:
 
 
 def shadow_of(runs: Iterable[RunEntry], shards: int, now_ms: int) -> ShadowProof | None:
-    """Return how much shadow runs have recorded, each object once: a complete run repeats an earlier partial one (pure)."""
+    """Return the amount that shadow runs have recorded. Each object counts once, since a complete run repeats an
+    earlier partial one (pure).
+    """
     whole = [s for r in runs if (s := r.summary) is not None and is_whole(s, shards)]
     if not whole:
         return None
@@ -496,13 +501,13 @@ def shadow_of(runs: Iterable[RunEntry], shards: int, now_ms: int) -> ShadowProof
 def forecast(
     scans: Sequence[ScanTotals], runs: Iterable[RunEntry], left_bytes: int, price_gb_month: float
 ) -> Forecast | None:
-    """Return how fast garbage grew in the last week, and where that leads.
+    """Return how fast garbage grew in the last week, and the resulting forecast.
 
-    The garbage that arose between two scans is its growth plus what was deleted between them.
+    The new garbage between two scans is the growth plus the deletions between them.
 
     Args:
-        scans: oldest first.
-        left_bytes: the garbage now.
+        scans: the scans, oldest first.
+        left_bytes: the bytes of the current garbage.
     """
     near = [s for s in scans if s.taken_ms >= scans[-1].taken_ms - _PACE_MS]
     if not near or (length := near[-1].taken_ms - near[0].taken_ms) < _LEAST_PACE_MS:
@@ -523,9 +528,9 @@ def forecast(
 
 
 def trend_points(scans: Sequence[ScanTotals], sweeps: Sequence[RunSummary]) -> list[TrendPoint]:
-    """Return scans, and the newest sweeps after the first of them, in one series, oldest first.
+    """Return one series, oldest first, of scans and of the newest sweeps after the first scan.
 
-    A sweep leaves what the scan before it saw, minus what it deleted.
+    A sweep leaves the garbage of the scan before it, minus its deletions.
     """
     points: list[TrendPoint] = []
     moments: list[tuple[int, ScanTotals | RunSummary]] = [(t.taken_ms, t) for t in scans]

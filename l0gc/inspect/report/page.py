@@ -1,10 +1,11 @@
-"""Render the page: one HTML file with everything in it, no script, and nothing that a browser would fetch.
+"""Render the page: one self-contained HTML file, without scripts and without anything that a browser would fetch.
 
-Text from the bucket (names of topics, reasons, keys) was written by somebody else. The template engine escapes all of it,
-none is marked as safe, and the page's policy prevents a browser from loading or running anything.
+Text from the bucket (names of topics, reasons, keys) is not trusted. The template engine escapes all of it, none is
+marked as safe, and the page's policy prevents a browser from loading or running anything.
 
-`charts.html.j2` draws the charts as SVG from coordinates computed here. Coordinates are per cent of the chart's width and
-height, from the top left, so a chart is as wide as the screen and its text keeps its size. All are between 0 and 100.
+`charts.html.j2` draws the charts as SVG from coordinates that are computed here. Coordinates are per cent of the
+chart's width and height, from the top left, between 0 and 100, so a chart is as wide as the screen and its text keeps
+its size.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ SHOWN_ERRORS: Final = 20
 _COMMANDS: Final = re.compile(r"l0gc [a-z-]+(?: [\w./-]+)*(?: && l0gc [a-z-]+(?: [\w./-]+)*)*$")
 
 _LEAST_HEIGHT: Final = 1.5
-"""Anything above zero is visible, however small compared with the rest."""
+"""The least height of a bar, so that every number above zero is visible."""
 _TICKS: Final = 5
 _DAYS_NAMED: Final = 8
-"""The space below bars; a day's name is shorter than a moment's."""
+"""The number of labels that fit below bars, for days and for times, which are longer."""
 _GAP: Final = 0.15
-"""As a share of a bar's slot."""
+"""The gap between bars, as a share of a bar's slot."""
 _WIDEST: Final = 9.0
 """The widest bar, in per cent of the chart, so that a single bar does not fill it."""
 _CHARACTER: Final = 1.1
-"""About half of a label's character, per cent of the chart, on the narrowest screen."""
+"""About half the width of a label's character, in per cent of the chart, on the narrowest screen."""
 _UNITS: Final = ((10**12, "T"), (10**9, "G"), (10**6, "M"), (10**3, "k"))
 _BINARY_UNITS: Final = ((1 << 40, " TiB"), (1 << 30, " GiB"), (1 << 20, " MiB"), (1 << 10, " KiB"), (1, " B"))
 _MINUTE: Final = 60_000
@@ -80,7 +81,7 @@ def render(report: Report) -> str:
 
 
 class AxisTick(NamedTuple):
-    """A tick on an axis. `anchor` is SVG's text-anchor. Every other tick is `minor`, for which a phone has no room."""
+    """A tick on an axis. `anchor` is SVG's text-anchor. Every other tick is `minor`, and a phone does not show it."""
 
     at: float
     label: str
@@ -89,7 +90,7 @@ class AxisTick(NamedTuple):
 
 
 class Bar(NamedTuple):
-    """`kind` is a class of the style sheet: `eligible`, `held` or `deleted`."""
+    """A bar, whose `kind` is a class of the style sheet: `eligible`, `held` or `deleted`."""
 
     x: float
     y: float
@@ -100,7 +101,7 @@ class Bar(NamedTuple):
 
 
 class Point(NamedTuple):
-    """`kind` is a class of the style sheet: `dot` for a scan, `swept` for where a sweep left the line."""
+    """A point of a line, whose `kind` is a class of the style sheet: `dot` for a scan, `swept` for the end of a sweep."""
 
     x: float
     y: float
@@ -109,7 +110,7 @@ class Point(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """`label` describes the chart for those who cannot see it; `line` marks M."""
+    """A chart, which `label` describes for screen readers; `line` marks M."""
 
     label: str
     y_ticks: list[AxisTick]
@@ -131,8 +132,9 @@ class Scale(NamedTuple):
 
 
 def nice_step(span: float, most: int = _TICKS, *, binary: bool = False) -> int:
-    """Return the smallest of 1, 2 and 5 times a power of ten (or of the powers of two) of which `most` reach over
-    `span`."""
+    """Return the smallest step, out of 1, 2 and 5 times a power of ten, or out of the powers of two, with which at most
+    `most` steps cover `span`.
+    """
     power = 1
     while True:
         for factor in (1,) if binary else (1, 2, 5):
@@ -163,7 +165,7 @@ def short_size(n: int) -> str:
 
 
 def _placed(labels: Sequence[tuple[float, str]]) -> list[AxisTick]:
-    """Return labels below an axis; those near its ends are shifted into the chart, the longer ones further."""
+    """Return labels below an axis. Labels near its ends are shifted into the chart, longer ones further."""
     ticks = []
     for i, (at, label) in enumerate(labels):
         room = _CHARACTER * len(label)
@@ -180,7 +182,7 @@ def _bar(x: float, width: float, scale: Scale, value: int, kind: str, title: str
 
 
 def epochs_chart(bars: Sequence[EpochBar], watermark: int, title: Callable[[EpochBar], str]) -> Chart:
-    """Return a chart of objects at each epoch, with M between what may be deleted and what stays."""
+    """Return a chart of objects at each epoch, in which M separates eligible objects from the others."""
     low, high = bars[0].first_epoch, bars[-1].last_epoch
     across = Scale(low, high + 1)
     up, y_ticks = height_scale([b.objects for b in bars])
@@ -196,7 +198,7 @@ def epochs_chart(bars: Sequence[EpochBar], watermark: int, title: Callable[[Epoc
 
 
 def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
-    """Return the mark of M: after its epoch, or at the edge, with an arrow, if the chart does not reach that far."""
+    """Return the mark of M: after its epoch or, if that lies outside the chart, an arrow at the edge."""
     if watermark < 0:
         return AxisTick(0.0, "\N{LEFTWARDS ARROW} no M is published", "start")
     at = across.at(watermark + 1)
@@ -208,7 +210,7 @@ def _m_line(across: Scale, low: int, high: int, watermark: int) -> AxisTick:
 
 
 def deleted_chart(bars: Sequence[DeletedBar], title: Callable[[DeletedBar], str]) -> Chart:
-    """Return a chart of objects deleted by each run or on each day, side by side; the newest always has its label."""
+    """Return a bar chart of the objects deleted by each run or on each day. The newest bar always has a label."""
     up, y_ticks = height_scale([b.objects for b in bars])
     slot = 100 / len(bars)
     width = min(slot, _WIDEST)
@@ -244,8 +246,9 @@ def trend_chart(
 
 
 def time_ticks(across: Scale) -> list[AxisTick]:
-    """Return round moments (UTC) between the ends of a scale of milliseconds; at least the first of them, if none is
-    round."""
+    """Return ticks at round times (UTC) between the ends of a scale of milliseconds; if there are none, a tick at its
+    start.
+    """
     low, high = int(across.low), int(across.high)
     step = next((s for s in _STEPS if (high - low) / s <= _TICKS), nice_step((high - low) / _DAY) * _DAY)
     first = -(-low // step) * step
@@ -298,7 +301,7 @@ def moment(ms: int) -> str:
 
 
 def commands_of(remedy: str) -> str:
-    """Return the commands at the end of a remedy, to be copied; empty if it has none, or if a person must act first."""
+    """Return the commands at the end of a remedy, for copying; empty if it has none, or if an operator must act first."""
     m = _COMMANDS.search(remedy)
     before = remedy[: m.start()] if m is not None else ""
     if m is None or remedy.startswith(NOTHING) or before.endswith("then ") or (before and before[-1] != " "):
@@ -307,7 +310,7 @@ def commands_of(remedy: str) -> str:
 
 
 def words_of(remedy: str) -> str:
-    """Return the text before them."""
+    """Return the text before the commands of a remedy."""
     return remedy.removesuffix(commands_of(remedy))
 
 

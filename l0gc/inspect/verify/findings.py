@@ -1,11 +1,12 @@
-"""Define what can be wrong with a bucket, what a journal must not hold, and what to do about it (pure).
+"""Define the kinds of faults in a bucket, check journals for them, and give the next step (pure).
 
-One reading of a bucket in use gives suspects. A suspect becomes a finding only if a second reading, in an order that
-leaves no other explanation, confirms it (`run.py`). Every kind of finding has its severity and its next step here.
+The first reading of a bucket in use gives suspects. A suspect becomes a finding only if a second reading, in an order
+that leaves no other explanation, confirms it (`run.py`). This module defines the severity and the next step of every
+kind of finding.
 
 A journal is compared with M and with the controller's topics. All decisions work on whole columns, since a journal may
-hold a million extents. The decoder of checkpoints decides whether a state is consistent, without a gap from a partition's
-first record to its last (`reading.py` calls it).
+have a million extents. The decoder of checkpoints decides whether a state is consistent, without a gap from a
+partition's first record to its last (`replay.py` calls it).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from l0gc.watermark.source import RESTORE_CONTROLLER, UnitSummary
 LIVE: Final = "live"
 DELETED: Final = "deleted"
 LATER: Final = "later"
-"""The revision of a topic that was created after the controller was read."""
+"""The owner of an object whose topic was created after the controller was read."""
 FOREIGN: Final = "foreign"
 
 _RESTORE: Final = "restore it from a version or a backup"
@@ -55,9 +56,9 @@ SEVERITIES: Final = ("loss", "danger", "waste", "unknown")
 
 
 class Kind(StrEnum):
-    """A kind: its name, its severity, and its next step.
+    """A kind of finding: its name, its severity, and its next step.
 
-    The severity is `loss`: data cannot be read; `danger`: it may be lost; `waste`; or `unknown`: it was not checked.
+    The severity is `loss` (data cannot be read), `danger` (data may be lost), `waste` or `unknown` (not checked).
     """
 
     severity: str
@@ -100,13 +101,13 @@ class Kind(StrEnum):
 
 
 class Suspect(msgspec.Struct, frozen=True):
-    """The result of one reading; -1 and empty for fields that do not apply.
+    """A fault that one reading found. Fields that do not apply are -1 or empty.
 
     Attributes:
         topic, revision, partition: the partition concerned, or the first of several.
         offset: the first record concerned.
-        expected: the size or the epoch that the second reading compares with.
-        needed: the extents that the journal needs of an L0 object that was read.
+        expected: the size or the epoch for comparison in the second reading.
+        needed: the extents that the journal needs in an L0 object whose contents were read.
     """
 
     kind: Kind
@@ -122,7 +123,7 @@ class Suspect(msgspec.Struct, frozen=True):
 
     @property
     def fault(self) -> tuple[str, int, str, int]:
-        """Return the fields that two readings of the same fault share; numbers in `detail` may have changed."""
+        """Return the fields that identify a fault in both readings; numbers in `detail` may have changed."""
         return self.kind, self.revision, self.key, self.offset
 
 
@@ -133,7 +134,7 @@ def unread_log(journal: int, error: CorruptObjectError) -> Suspect:
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """A fault. `offset` is the first record concerned; fields that do not apply are None."""
+    """A confirmed fault. `offset` is the first record concerned. Fields that do not apply are None."""
 
     kind: str
     severity: str
@@ -173,8 +174,8 @@ def finding_of(s: Suspect) -> Finding:
 
 
 class ReadCounts(msgspec.Struct):
-    """The amounts that were read. `extents` are unreconciled; `bytes_read` counts blocks and L1 objects read for their
-    contents.
+    """The amounts that were read. `extents` are unreconciled; `bytes_read` counts the blocks and L1 objects whose
+    contents were read.
 
     `holes` are ranges of records that were given up.
     """
@@ -189,11 +190,13 @@ class ReadCounts(msgspec.Struct):
 
 
 class ShadowProof(msgspec.Struct):
-    """The objects that shadow runs would have deleted, and what was read to check them; `sentence` sums it up.
+    """The objects that shadow runs would have deleted, and the data that was read to check them. `sentence` sums up the
+    result.
 
-    `runs` left records since `since_ms`, of `objects` and `bytes` in all. `until_ms` is when the journals were read; of the
-    entries since the first of these runs `entries` were read, and `entries_gone` had been truncated. `log_lines` of access
-    logs, with requests from `logs_from_ms` to `logs_until_ms`, were read; None without access logs.
+    Since `since_ms`, `runs` have recorded `objects` with `bytes` in total. The journals were read at `until_ms`. Since
+    the first of these runs, they had `entries`, which were read, and `entries_gone`, which had been truncated.
+    `log_lines` of access logs, with requests from `logs_from_ms` to `logs_until_ms`, were read; these fields are None
+    without access logs.
     """
 
     runs: int
@@ -209,7 +212,7 @@ class ShadowProof(msgspec.Struct):
     sentence: str = ""
 
     def sum_up(self, result: str) -> None:
-        """Write the sentence, which ends with whether anything was needed."""
+        """Write the sentence, which ends with `result`."""
         objects, since = f"{count(self.objects, 'object')} ({size(self.bytes)})", span(self.until_ms - self.since_ms)
         self.sentence = f"{objects} would have gone in {since}, by {count(self.runs, 'shadow run')}; {result}"
 
@@ -218,32 +221,34 @@ class VerifyResult(msgspec.Struct, Outcome):
     """The findings of a run, and counts of what is correct.
 
     Attributes:
-        findings: Up to 1,000, each with `kind`, `severity`, `journal`, `topic`, `partition`, `key`, `offset` (the first
-            record concerned), `detail` and `next_step`. What does not apply is null.
-        total: All findings.
-        counts: How many there are of each kind.
-        severities: How many there are of each severity: `loss`, `danger`, `waste` and `unknown`.
+        findings: Up to 1,000 findings, each with `kind`, `severity`, `journal`, `topic`, `partition`, `key`, `offset`
+            (the first record concerned), `detail` and `next_step`. A field that does not apply is null.
+        total: The number of all findings.
+        counts: The number of findings of each kind.
+        severities: The number of findings of each severity: `loss`, `danger`, `waste` and `unknown`.
         deep: Whether contents were read.
         watermark: The published M; -1 if it does not exist or cannot be read.
-        cluster_epoch: The epoch when it began.
-        checked: What was read: `journals`, `partitions`, unreconciled `extents`, `l0_objects`, `l1_objects`,
-            `bytes_read` for their contents, and the `holes`, whose records were given up.
-        waiting_objects: L0 objects above M that no journal refers to. Normal: reconciled, or never committed, and
-            waiting for M.
-        waiting_bytes: Their size.
-        eligible_objects: L0 objects at or below M that no journal refers to. The next sweep deletes them.
-        eligible_bytes: Their size.
-        young_l1_objects: L1 objects that no journal names, and that are younger than `--min-age` or belong to a journal
-            with another finding.
-        deleted_topic_objects: L1 objects of deleted topics; [vacuum](#l0gc-vacuum) removes them.
-        unparsable_keys: Keys in the L0 folder and in the L1 folders of topics that are not l0gc's. They are never
-            touched.
-        shadow: With `--shadow`, what was checked instead: `runs` and the `objects` and `bytes` that they have on record
+        cluster_epoch: The cluster epoch at the start.
+        checked: The amounts that were read: `journals`, `partitions`, unreconciled `extents`, `l0_objects`,
+            `l1_objects`, `bytes_read` of their contents, and `holes`, whose records were given up.
+        waiting_objects: The number of L0 objects above M to which no journal refers. This is normal: they were
+            reconciled or never committed, and wait for M.
+        waiting_bytes: The size of these objects.
+        eligible_objects: The number of L0 objects at or below M to which no journal refers. The next sweep deletes
+            them.
+        eligible_bytes: The size of these objects.
+        young_l1_objects: The number of L1 objects that no journal lists and that are younger than `--min-age` or belong
+            to a journal with another finding.
+        deleted_topic_objects: The number of L1 objects of deleted topics; [vacuum](#l0gc-vacuum) deletes them.
+        unparsable_keys: The number of keys in the L0 folder and in the L1 folders of topics that l0gc did not write.
+            Such objects are never changed.
+        shadow: With `--shadow`, the result of that check: `runs`, and the `objects` and `bytes` that they have recorded
             since `since_ms`; the `entries` since then that were read by `until_ms`, and `entries_gone`, which had been
-            truncated; of access logs the `log_lines`, `logs_from_ms` and `logs_until_ms`; and a `sentence`. Null without it.
+            truncated; for access logs, `log_lines`, `logs_from_ms` and `logs_until_ms`; and a `sentence`. Null without
+            this option.
         engine: `local` or `spark`.
-        engine_reason: Why that one.
-        seconds: How long it took, without Spark's start.
+        engine_reason: Why this engine was chosen.
+        seconds: How long the check took, without the start of Spark.
     """
 
     cluster_epoch: int
@@ -268,8 +273,8 @@ class VerifyResult(msgspec.Struct, Outcome):
 
     @property
     def problem(self) -> L0gcError | None:
-        """Return the number of findings, as the error that the command ends with. What the store does not serve at present
-        is only unchecked.
+        """Return the command's error, which has the number of findings. Objects that the store does not serve at
+        present count as unchecked.
         """
         unchecked = self.counts.get(Kind.UNANSWERED, 0)
         if self.total > unchecked:
@@ -298,15 +303,17 @@ DOUBTFUL: Final = frozenset(
         Kind.TOPIC_UNKNOWN,
     }
 )
-"""A journal with one of these may have lost entries, so objects that it does not list are not reported as orphans."""
+"""The findings after which a journal may have lost entries, so that objects that it does not list are not reported as
+orphans.
+"""
 
 
 @dataclass(frozen=True)
 class ClusterSnapshot:
     """The published M, and the controller's snapshot taken after it.
 
-    L1 objects changed after `young_after_ms`, by the store's clock, may still be listed by a journal. The topics
-    `to_be_closed` were deleted so long ago that each of their journals has closed them.
+    L1 objects changed after `young_after_ms`, by the store's clock, may still get listed by a journal. The topics
+    `to_be_closed` were deleted so long ago that each of their journals should have closed them.
     """
 
     state: ControllerState
@@ -328,8 +335,8 @@ class ClusterSnapshot:
         return {t.revision: t for t in self.state.topics.values()}
 
     def owner(self, key: L1Key | None) -> tuple[str, int]:
-        """Return the owner of an L1 object, and the journal that lists it; `FOREIGN` if no reconciler here can have written
-        it.
+        """Return the owner of an L1 object, and the journal that should list it; `FOREIGN` if no reconciler of this
+        cluster can have written it.
         """
         if key is None:
             return FOREIGN, -1
@@ -352,7 +359,7 @@ class ClusterSnapshot:
 class ReplayedJournal:
     """A journal according to its log, which ended at `end`.
 
-    `faults` lists what is wrong with the log itself, as (kind, detail). `rewritten`: see `UnitSummary.rewritten`.
+    `faults` lists the faults of the log itself, as (kind, detail). For `rewritten`, see `UnitSummary.rewritten`.
     """
 
     journal: int
@@ -367,7 +374,9 @@ class ReplayedJournal:
 
 
 def placed(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[tuple[Topic, TopicState]]:
-    """Return the live topics that the journal has and should have; the bucket must hold what they refer to."""
+    """Return the live topics that the journal has and should have. The bucket must contain the objects to which they
+    refer.
+    """
     topics = ((snapshot.live.get(state.revision), state) for state in copy.state.topics.values())
     return [
         (topic, state)
@@ -377,7 +386,7 @@ def placed(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[tuple[Topic
 
 
 def check_journal(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[Suspect]:
-    """Return everything that the log alone shows to be wrong with a journal."""
+    """Return all faults of a journal that the log alone shows."""
 
     def suspect(
         kind: Kind, detail: str, topic: Topic | None = None, partition: int = -1, expected: int = -1
@@ -410,14 +419,14 @@ def check_journal(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> list[Susp
     for topic, r in snapshot.state.topics_of(copy.journal) if snapshot.watermark != NO_WATERMARK else ():
         if topic.revision not in live_below and not copy.state.closed(topic.revision):
             (low,) = copy.state.lowest(topic.revision, r.first, r.count, 1)
-            if low.gc_epoch < snapshot.watermark:  # the published M, also where nothing of the topic is unreconciled
+            if low.gc_epoch < snapshot.watermark:  # checks M even if the topic has no unreconciled records
                 text = f"M = {snapshot.watermark} is published, and the journal allows {low.gc_epoch}"
                 suspects.append(suspect(Kind.WATERMARK_AHEAD, text, topic, low.partition))
     return suspects
 
 
 def _check_placement(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> Iterator[Suspect]:
-    """Yield suspects for topics that a journal should not hold, and for live topics that it has closed."""
+    """Yield suspects for topics that a journal should not have, and for live topics that it has closed."""
     for t in copy.state.topics.values():
         if text := unknown_topic(snapshot.state, "it", [(t.revision, t.topic_id)]):
             yield Suspect(Kind.TOPIC_UNKNOWN, copy.journal, revision=t.revision, key=copy.folder, detail=text)
@@ -431,7 +440,7 @@ def _check_placement(copy: ReplayedJournal, snapshot: ClusterSnapshot) -> Iterat
 
 
 def _object_fault(copy: ReplayedJournal, t: TopicState) -> str:
-    """Return why an object is impossible, for the first such object; empty if there is none."""
+    """Return why the first impossible object is impossible; empty if all objects are possible."""
     before = -1
     for o in t.objects:
         if not t.revision <= o.epoch <= copy.state.max_applied_epoch:
@@ -461,7 +470,7 @@ def _check_epochs(journal: int, topic: Topic, state: TopicState, snapshot: Clust
 
 
 def of_object(kind: Kind, journal: int, topic: Topic, o: UnreconciledObject, detail: str = "") -> Suspect:
-    """Return a suspect about an L0 object; it names the first extent that the journal still needs."""
+    """Return a suspect about an L0 object, with the first extent that the journal still needs."""
     partition, base, end = first_needed(o)
     return Suspect(kind, journal, topic.name, topic.revision, partition, o.key, base, end, detail)
 
@@ -472,19 +481,21 @@ def first_needed(o: UnreconciledObject) -> tuple[int, int, int]:
 
 
 def needed_end(o: UnreconciledObject) -> int:
-    """Return where the last block ends that the journal still needs of an object."""
+    """Return the end of the last block of an object that the journal still needs."""
     last = o.block(int(o.extents["block"].max()))
     return last.start + last.length
 
 
 def described(o: UnreconciledObject) -> str:
-    """Return how much of an object is unreconciled."""
+    """Return a text about how much of an object is unreconciled."""
     records, n = int(o.extents["records"].sum(dtype=np.int64)), len(o.extents)
     return f"{records:,} unreconciled record{'' if records == 1 else 's'} of {n:,} partition{'' if n == 1 else 's'}"
 
 
 def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[UnreconciledObject]]:
-    """Return those of the objects that the journal still needs for a topic; a copy has parts of several."""
+    """Return the given objects that the journal still needs for a topic. An object can contain records of several
+    topics.
+    """
     topic, objects = state.topics.get(revision), dict[str, list[UnreconciledObject]]()
     for o in () if topic is None else topic.objects:
         if o.key in keys:
@@ -493,7 +504,7 @@ def needs(state: JournalState, revision: int, keys: set[str]) -> dict[str, list[
 
 
 def orphan_text(base: int, last: int, state: JournalState, p: PartitionId) -> str:
-    """Return the facts about an L1 object that no journal lists."""
+    """Return a text about an L1 object that no journal lists."""
     if p.partition < 0:
         return "no journal names it; it was to hold records of many partitions"
     reconciled = state.topic(p.revision).view(p.partition).last_reconciled_offset

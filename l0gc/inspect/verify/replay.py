@@ -1,6 +1,6 @@
-"""Reads a bucket: a log with its checkpoints, an object by its key. Writes nothing.
+"""Read a log with its checkpoints, or an object by its key. Nothing is written.
 
-An object that is read by its key is found whatever a listing shows.
+An object that is read by its key is found even if a listing does not show it.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _AT_ONCE: Final = 64
 def read_copy(
     cluster: ClusterHandles, journal: int, published: PublishedWatermark | None = None, *, deep: bool = False
 ) -> ReplayedJournal:
-    """Return the journal as its log is now.
+    """Return the journal according to the current log.
 
     Args:
         published: the M that was published before the call.
-        deep: compare every checkpoint with its entries, if they exist, and not just the newest one.
+        deep: compare every checkpoint with its entries, if they exist, and not only the newest one.
 
     Raises:
         CorruptObjectError: the log cannot be read.
@@ -56,12 +56,12 @@ def read_copy(
 
 
 def controller_faults(cluster: ClusterHandles, *, deep: bool = False) -> list[tuple[Kind, str]]:
-    """Return the faults of the controller log that a replay does not detect. Raises as `read_copy` does."""
+    """Return the faults of the controller log that a replay does not detect. Raises the errors of `read_copy`."""
     return _read_log(cluster, CONTROLLER_LOG, ControllerMachine(), deep=deep)[1]
 
 
 def unknown_journals(store: ObjectStore, journals: int) -> list[str]:
-    """Return the first journal in the bucket that the cluster does not have, if any; one request finds it."""
+    """Return the first journal in the bucket that the cluster does not have, if any. This takes one request."""
     after = f"{journal_log(journals - 1).rstrip('/')}{JUMP}"
     page = next(iter(store.scan(JOURNALS, after)), None)
     keys = [] if page is None else [k for k in page.keys if k > after]
@@ -86,7 +86,7 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
     """Yield the missing entries that no truncation can have deleted.
 
     A truncation deletes only entries below the boundary, which it raises first, so the boundary is read after the
-    listing. It keeps the entry of the newest checkpoint, whose absence shows that a log lost its end.
+    listing. It keeps the entry of the newest checkpoint; if that entry is missing, the log has lost its end.
     """
     try:
         boundary = log.boundary.read()[0]
@@ -96,14 +96,14 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
         yield Kind.BOUNDARY_BROKEN, fault_of(e)
         return
     newest = _newest(folder)
-    # A truncation may have followed the listing, so the checkpoints are listed again before it counts.
+    # A truncation may have followed the listing, so the checkpoints are listed again before this counts.
     if boundary > max(newest, 0) and boundary > max(again := _newest(log.list_folder()), 0):
         yield Kind.BOUNDARY_BROKEN, f"the boundary {boundary} is above the newest checkpoint {again}"
         return
     for offset in range(boundary, newest + 1):
         if offset in folder.entries or size_of(store, log.entry_key(offset)) is not None:
             continue
-        if log.boundary.read()[0] <= offset:  # otherwise it was truncated a moment ago
+        if log.boundary.read()[0] <= offset:  # else it was truncated a moment ago
             text = f"entry {offset} is missing, between the boundary {boundary} and the newest checkpoint {newest}"
             yield Kind.LOG_GAP, text
         return
@@ -112,9 +112,9 @@ def _gaps(store: ObjectStore, log: SharedLog, folder: Folder) -> Iterator[tuple[
 def _checkpoint_faults(
     cluster: ClusterHandles, log: SharedLog, machine: StateMachine[S], folder: Folder, *, deep: bool
 ) -> Iterator[tuple[Kind, str]]:
-    """Yield the checkpoints that differ from the result of the entries before them, if these exist.
+    """Yield the checkpoints that differ from the state after the entries before them, if these exist.
 
-    An entry below the boundary may be one that a stale writer has created again (hazard 7), so it proves nothing.
+    An entry below the boundary may have been created again by a stale writer (hazard 7), so it proves nothing.
     """
     checkpoints, first = folder.checkpoints, _newest(folder)
     if first not in folder.entries:
@@ -150,7 +150,7 @@ def _checkpoint_faults(
                 return
             start = checkpoint
     except ObjectNotFoundError:
-        return  # truncated in between
+        return  # truncated in the meantime
     except UnansweredObjectError:
         raise
     except CorruptObjectError as e:
@@ -165,7 +165,7 @@ def _newest(folder: Folder) -> int:
 
 
 def size_of(store: ObjectStore, key: str) -> int | None:
-    """Return the size of an object; None if it does not exist. Raises as `ask_of_one`."""
+    """Return the size of an object; None if it does not exist. Raises the errors of `ask_of_one`."""
     head = ask_of_one(store, partial(if_there, store.head), key)
     return None if head is None else head.size
 
@@ -174,9 +174,9 @@ def size_of(store: ObjectStore, key: str) -> int | None:
 
 
 def block_faults(store: ObjectStore, o: UnreconciledObject) -> list[tuple[Extent, str]] | None:
-    """Return the needed blocks that differ from the journal: the first extent of each, and how it differs.
+    """Return the needed blocks that differ from the journal: the first extent of each block, and the difference.
 
-    None if the object is missing or too short: its size shows that. Raises `UnansweredObjectError`.
+    Return None if the object is missing or too short, which its size shows. Raises `UnansweredObjectError`.
     """
     blocks = {int(n): o.block(int(n)) for n in distinct(o.extents["block"])}
     end = max(b.start + b.length for b in blocks.values())
@@ -202,7 +202,7 @@ def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: b
         records = decode_block(body, key, block).num_rows
     except CorruptObjectError as e:
         return fault_of(e)
-    # Extents lie in a block one after the other; between those that are left there may be some that are in L1.
+    # Extents lie one after another in a block. Between the remaining ones, there may be some that are in L1.
     ends = extents["row"] + extents["records"]
     begins = np.append(extents["row"][1:], records)
     if (ends > begins).any() or (whole and (extents["row"][0] or (ends != begins).any())):
@@ -211,9 +211,11 @@ def _block_fault(body: bytes, key: str, block: Block, extents: Rows, *, whole: b
 
 
 def l1_fault(store: ObjectStore, key: str, size: int) -> str | None:
-    """Return how an L1 object differs from its key; empty if it does not. Page checksums are checked if it has them.
+    """Return how an L1 object differs from its key; empty if it does not differ. Page checksums are checked if they
+    exist.
 
-    None if the object is missing or of another size: its size shows that. Raises `UnansweredObjectError`.
+    Return None if the object is missing or has another size, which the first check shows. Raises
+    `UnansweredObjectError`.
     """
     parsed = parse_level_one(key)
     if parsed is None:

@@ -1,20 +1,20 @@
-"""Verifies a whole bucket in three stages, which read it once and change nothing.
+"""Verify a whole bucket in three stages, which read it once and change nothing.
 
-The order of the reads keeps suspects few; only a second reading makes a suspect a finding:
+The order of the reads keeps suspects few, and only a second reading turns a suspect into a finding:
 
-1. M, then the controller's snapshot, then the journals. Each can only be older than what is read after it: M(p) of a
-   live partition is never below a published M, and no journal is ahead of the controller.
-2. The listings, after the journals. An object that a journal needed and the listing lacks was reconciled and swept
-   since, or is missing. An object that is listed and not named was written since, or belongs to nothing.
-3. Every suspect again: the object itself, then the journal, then the controller.
+1. M is read first, then the controller's snapshot, then the journals. Each can only be older than the next: M(p) of a
+live partition is never below a published M, and no journal is ahead of the controller.
+2. The listings are read after the journals. An object that a journal needs and the listing lacks was reconciled and
+swept since, or is missing. An object that is listed but not named was written since, or belongs to nothing.
+3. Every suspect is read again: the object itself, then the journal, then the controller.
 
-The listings are cut into ranges of keys, and each range belongs to one task. A reference goes to the task that lists its
-key, so each task alone decides what is missing and what is not needed. A task first receives all its references, and only
-then lists its ranges.
+The listings are cut into ranges of keys, and each range belongs to one task. A reference is sent to the task that lists
+its key, so each task can decide alone which objects are missing or not needed. A task first receives all its
+references, and only then lists its ranges.
 
-A repeated task reads a later state; nothing here relies on one moment. No process holds a list of all keys: a task holds
-the references to what it lists, or the suspects of some journals; the driver holds numbers, and limited findings of each
-task.
+A repeated task reads a later state, but nothing relies on a single moment. No process has a list of all keys: a task
+has the references to the keys that it lists, or the suspects of some journals; the driver has numbers, and a limited
+number of findings from each task.
 """
 
 from __future__ import annotations
@@ -91,17 +91,17 @@ MAX_FINDINGS: Final = 1000
 REFERENCE: Final = np.dtype(
     [("journal", "<i4"), ("revision", "<i8"), ("partition", "<i4"), ("offset", "<i8"), ("expected", "<i8"), ("l1", "?")]
 )
-"""The referring journal, the partition, its first record there, the end of the last needed block or an L1 object's size,
-and whether it is an L1 object.
+"""The fields of a reference: the journal, the topic's revision, the partition, its first record in the object, the end
+of the last needed block or the size of an L1 object, and whether it is an L1 object.
 """
 _OBJECTS_A_TASK: Final = 500_000
-"""On a Spark cluster a task lists about so many objects, since it holds the references to them."""
+"""About how many objects a task on a Spark cluster lists, since it has the references to them in memory."""
 _REFERENCES_AT_ONCE: Final = 16_384
 _CONTENTS_AT_ONCE: Final = 64
-"""Objects whose contents are read before their faults are passed on."""
+"""How many objects are read for their contents before the faults are passed on."""
 _SUSPECTS_AT_ONCE: Final = 1000
 _KEYS_SEARCHED: Final = 20
-"""The number of missing objects for which runs' records are searched: each search reads about one record."""
+"""The number of missing objects for which the records of runs are searched. Each search reads about one record."""
 _LAST: Final = "\U0010ffff"
 _BY_SIZE: Final = {Kind.L0_MISSING, Kind.L0_SHORT, Kind.L1_MISSING, Kind.L1_SIZE}
 _L0: Final = {Kind.L0_MISSING, Kind.L0_SHORT, Kind.L0_CORRUPT}
@@ -116,12 +116,14 @@ _AS_SEEN: Final = {
     Kind.SHADOW_NEEDED,
     Kind.SHADOW_READ,
 }
-"""What needs no second reading of the journal. M was read before the journal, M never goes down, and nothing may need again
-what M once allowed to go: it was wrong even if a reconciler has put it right since. A topic's placement never changes."""
+"""The suspects that need no second reading of the journal. M was read before the journal and never decreases, and
+nothing may need an object that M once allowed to be deleted, even if a reconciler has ended the need since. A topic's
+placement never changes.
+"""
 
 
 def check_log_is_ours(state: ControllerState) -> None:
-    """Raise `SafetyError` if another system keeps the log, so that there is nothing to compare the bucket with."""
+    """Raise `SafetyError` if another system keeps the log, in which case the bucket cannot be compared with it."""
     if state.external_log:
         raise SafetyError(
             "this cluster's log is another system's, which l0gc cannot read, so there is nothing to compare the bucket "
@@ -140,13 +142,13 @@ def verify(
     """Read the whole bucket once, and change nothing.
 
     Args:
-        deep: read every block that a journal needs and every L1 object, and check their contents; and compare all
+        deep: also read every block that a journal needs and every L1 object, check their contents, and compare all
             checkpoints with their entries.
-        min_age_ms: L1 objects younger than this, by the store's clock, may still be named by a journal.
-        max_findings: how many findings to list; all are counted.
+        min_age_ms: the age, by the store's clock, below which an L1 object may still get listed by a journal.
+        max_findings: how many findings to list; all findings are counted.
 
     Raises:
-        NotInitialisedError, ClusterMismatchError: no cluster exists here, or another one.
+        NotInitialisedError, ClusterMismatchError: there is no cluster here, or a different one.
         CorruptObjectError: the controller log cannot be read.
         StoreError: the store failed, so there is no result.
     """
@@ -197,10 +199,10 @@ def verify(
 def read_snapshot(
     cluster: ClusterHandles, now_ms: int, *, young_after_ms: int
 ) -> tuple[ClusterSnapshot, list[Suspect]]:
-    """Read M, then the controller, which is compared with it. Return these, and any fault of M's object."""
+    """Read M, then the controller, and compare them. Return both, and any fault of `published.json`."""
     published, error = published_m(cluster)
     state = cluster.controller.snapshot()
-    shown = msgspec.structs.replace(state, producers={})  # tasks need none of them
+    shown = msgspec.structs.replace(state, producers={})  # tasks do not need producers
     snapshot = ClusterSnapshot(shown, published, young_after_ms, state.to_be_closed_by(now_ms))
     unreadable = (
         []
@@ -213,7 +215,7 @@ def read_snapshot(
 def result_of(
     snapshot: ClusterSnapshot, counts: Counter[Kind], listed: Iterable[Suspect], *, deep: bool
 ) -> VerifyResult:
-    """Return the result of a run, given the number of suspects of each kind and some of them."""
+    """Return the result of a run, given the number of findings of each kind and some of the findings."""
     state = snapshot.state
     return VerifyResult(
         state.epoch,
@@ -230,7 +232,7 @@ def result_of(
 
 
 def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
-    """Yield the items in lists of at most this many."""
+    """Yield the items in lists of at most `size` items."""
     it = iter(items)
     while chunk := list(islice(it, size)):
         yield chunk
@@ -242,9 +244,9 @@ def in_chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def l1_ranges(state: ControllerState, parts: int) -> list[KeyRange]:
     """Return ranges that cover the L1 folders of every past or present topic.
 
-    A range never spans two topics: stores that list folder by folder put `a-1/` before `a-1.b-2/`, others after it. Within
-    a topic the bounds sort after one partition's folder and before the next one's, and do not equal a folder's name, since
-    some stores would skip that folder (hazard 12).
+    A range never spans two topics, since stores that list folder by folder put `a-1/` before `a-1.b-2/`, and others
+    after it. Within a topic, the bounds sort between the folders of two partitions, and do not equal a folder's name,
+    since some stores would skip that folder (hazard 12).
     """
     ranges = []
     step = max(1, -(-state.partition_count // parts))
@@ -256,7 +258,7 @@ def l1_ranges(state: ControllerState, parts: int) -> list[KeyRange]:
 
 
 def _topic_folder(topic: Topic) -> str:
-    """Return where the L1 objects of a topic are."""
+    """Return the folder of a topic's L1 objects."""
     return f"{L1_DATA}{topic.name}-{topic.revision}/"
 
 
@@ -264,7 +266,7 @@ class Cut:
     """Cuts the listings into ranges of keys, and assigns each to a task.
 
     Args:
-        parts: about how many ranges to cut each of the two listings into.
+        parts: about how many ranges each of the two listings is cut into.
     """
 
     def __init__(self, snapshot: ClusterSnapshot, parts: int, tasks: int) -> None:
@@ -279,14 +281,14 @@ class Cut:
         return self._ranges[task :: self.tasks]
 
     def task_of(self, folder: str, key: str) -> int:
-        """Return which task lists a key of one of the folders, or without one an L0 object."""
+        """Return the task that lists a key in a folder; an empty folder means an L0 object."""
         return bisect_left(self._ends, (folder, key)) % self.tasks
 
 
 class References(NamedTuple):
-    """Objects that journals refer to: their keys, and rows of `REFERENCE`, sent as columns of some thousands.
+    """References from journals to objects: the keys, and rows of `REFERENCE`, sent as columns of some thousands.
 
-    For a deep reading, `needed` is what a journal needs of each L0 object.
+    For a deep reading, `needed` has the extents that a journal needs in each L0 object.
     """
 
     keys: list[str]
@@ -294,7 +296,7 @@ class References(NamedTuple):
     needed: list[UnreconciledObject]
 
     def by_task(self, cut: Cut, folder: str) -> Iterator[tuple[int, References]]:
-        """Yield the references for each task, given that all are in one folder."""
+        """Yield the references for each task; all of them must be in one folder."""
         tasks = np.fromiter((cut.task_of(folder, k) for k in self.keys), np.int64, len(self.keys))
         for task in np.unique(tasks).tolist():
             numbers = np.flatnonzero(tasks == task)
@@ -308,7 +310,7 @@ class References(NamedTuple):
 def _read_journals(
     snapshot: ClusterSnapshot, cut: Cut, deep: bool, cluster: ClusterHandles, journals: Iterable[int]
 ) -> Iterator[tuple[int, Any]]:
-    """Read the journals one after another, since each may be large. The first result names the ranges of each task."""
+    """Read the journals one after another, since each may be large. The first results are the ranges of each task."""
     for journal in journals:
         if journal == 0:
             yield from ((task, keys) for task in range(cut.tasks) for keys in cut.share(task))
@@ -356,10 +358,10 @@ def _shared(cut: Cut, journal: int, topic: Topic, state: TopicState, *, deep: bo
 
 @dataclass(slots=True)
 class Observations:
-    """Counts of what is correct, and L0 keys above the cluster epoch, which may be many.
+    """Counts of correct objects, and L0 keys above the cluster epoch, which may be many.
 
-    `counts` are by the names of the result's fields. `ahead` has for each such epoch the number of objects, and their first
-    key.
+    `counts` is indexed by the names of the result's fields. For each epoch above the cluster epoch, `ahead` has the
+    number of objects and their first key.
     """
 
     counts: Counter[str] = field(default_factory=Counter)
@@ -380,11 +382,12 @@ def _compare(
 ) -> Iterator[tuple[int, Suspect | Observations]]:
     """List a task's share, and compare it with the references to it.
 
-    Suspects go to the task of their journal, counts to one: all L0 keys that are ahead at an epoch are one suspect.
+    Suspects are sent to the task of their journal. Counts are sent to one task, since all L0 keys at an epoch that is
+    ahead form one suspect.
 
     Args:
-        sent: the ranges that the task lists, the `References` that fall into them, the number of every journal that may
-            have lost entries, and so names of objects, and the other observations of the journals.
+        sent: the ranges that the task lists, the `References` to keys in them, the numbers of all journals that may
+            have lost entries and thus names of objects, and the other results of the journals.
     """
 
     def addressed(item: Suspect | Observations) -> tuple[int, Suspect | Observations]:
@@ -403,7 +406,7 @@ def _compare(
                 doubtful.add(item)
             case _:
                 yield addressed(item)
-    # No reference comes after this, so the listing is newer than all of them.
+    # All references have arrived, so the listing is newer than all of them.
     comparison = _Comparison(cluster, snapshot, references, doubtful)
     for suspects, seen in cluster.parallel.map(comparison.read, ranges):
         yield from map(addressed, suspects)
@@ -414,9 +417,9 @@ def _compare(
 
 
 class _Comparison:
-    """Compares the objects that one task's ranges should have with those that they have, by key.
+    """Compares, by key, the objects that a task's ranges should have with those that they have.
 
-    A listed object is removed from `_first`, so the missing ones remain.
+    A listed object is removed from `_first`, so that the missing ones remain.
     """
 
     def __init__(
@@ -436,7 +439,7 @@ class _Comparison:
                 self._more.setdefault(key, []).append(n)
 
     def _take(self, key: str) -> list[int]:
-        """Return the numbers of the references to an object that was listed."""
+        """Return the numbers of the references to a listed object."""
         n = self._first.pop(key, None)
         return [] if n is None else [n, *self._more.get(key, ())]
 
@@ -447,13 +450,13 @@ class _Comparison:
         return Suspect(kind, journal, topic, revision, partition, self._keys[n], offset, expected)
 
     def missing(self) -> Iterator[Suspect]:
-        """Yield references that were not listed."""
+        """Yield suspects for objects that were not listed."""
         for key in list(self._first):
             for n in self._take(key):
                 yield self._suspect(n, Kind.L1_MISSING if self._rows["l1"][n] else Kind.L0_MISSING)
 
     def read(self, part: KeyRange) -> tuple[list[Suspect], Observations]:
-        """List a range. Several may be read at once, since no key is in two of them."""
+        """List a range. Several ranges may be read at once, since no key is in two ranges."""
         suspects, seen = list[Suspect](), Observations()
         look = self._l1 if part.folder else self._l0
         for page in RangeReader(self._cluster.store, self._layout, part).read():
@@ -500,14 +503,14 @@ class _Comparison:
             counts["l1_objects"] += max(1, len(refs))
 
     def contents(self) -> Iterator[Suspect | Observations]:
-        """Read the objects that the journals refer to, several at a time."""
+        """Read the objects to which the journals refer, several at a time."""
         for chunk in in_chunks(range(len(self._keys)), _CONTENTS_AT_ONCE):
             read = self._cluster.parallel.map(self._check, chunk)
             yield from (s for s, _ in read if s is not None)
             yield Observations(Counter(bytes_read=sum(size for _, size in read)))
 
     def _check(self, n: int) -> tuple[Suspect | None, int]:
-        """Return the fault in an object's contents, if any, and how many bytes were read."""
+        """Return the fault in an object's contents, if any, and the number of bytes read."""
         try:
             return self._content(n, self._needed[n])
         except UnansweredObjectError as e:
@@ -540,7 +543,7 @@ def _read_again(
     cluster: ClusterHandles,
     sent: Iterable[Suspect | Observations],
 ) -> Iterator[tuple[Counter[str], Counter[Kind], list[Suspect]]]:
-    """Yield a task's observations and its findings: the number of each kind, and the first of them."""
+    """Yield a task's counts, the number of its findings of each kind, and its first findings."""
     suspects, seen = list[Suspect](), Observations()
     for item in sent:
         if isinstance(item, Suspect):
@@ -564,20 +567,20 @@ def finding_order(s: Suspect) -> tuple[Any, ...]:
 def confirm(
     cluster: ClusterHandles, snapshot: ClusterSnapshot, suspects: Iterable[Suspect], *, deep: bool = False
 ) -> list[Suspect]:
-    """Return the suspects that a second reading confirms as findings, with its details.
+    """Return the suspects that a second reading confirms, with the details of that reading.
 
-    The bucket changes while it is read, so the listing, a journal and an object show different moments. The order of the
-    second reading leaves one explanation:
+    The bucket changes while it is read, so the listing, a journal and an object show different moments. The order of
+    the second reading leaves only one explanation:
 
-    1. the object itself, by its key: missing, short, or not holding what the journal records;
-    2. then the journal, replayed: does it still need that object? It does not need what was reconciled and swept in between,
-       and it names an L1 object that was committed in between. Objects never come back under an old key, so an object that
-       the journal needs *after* it was found missing is missing.
-    3. then the controller: does the topic still exist, and has the epoch been reached? A topic is deleted there first, and
-       only then may M pass it and its objects go.
+    1. The object is read by its key: it may be missing, short, or differ from the journal.
+    2. The journal is replayed: does it still need that object? It does not need an object that was reconciled and swept
+    in the meantime, and it lists an L1 object that was committed in the meantime. Objects never come back under an old
+    key, so an object that the journal needs *after* it was found missing is missing.
+    3. The controller is read: does the topic still exist, and has the epoch been reached? A topic is first deleted in
+    the controller, and only then may M pass it and its objects be deleted.
 
     Args:
-        deep: as for the first reading; see `read_copy`.
+        deep: whether the first reading was deep; see `read_copy`.
 
     Raises:
         CorruptObjectError: the controller log cannot be read.
@@ -594,13 +597,13 @@ def confirm(
         return []
     state = cluster.controller.snapshot()
     topics = {t.revision for t in state.topics.values()}, {d.topic.revision for d in state.deleted}
-    # Only those whose topic is still live or still deleted, as before, and whose epoch is still not reached.
+    # Keep suspects whose topic is still live or still deleted, and whose epoch has still not been reached.
     of_live_topics = (s for s in still if not s.topic or s.revision in topics[s.kind == Kind.TOPIC_UNCLOSED])
     return [s for s in of_live_topics if s.kind != Kind.EPOCH_AHEAD or s.expected > state.epoch]
 
 
 def _with(s: Suspect, detail: str | None) -> Suspect | None:
-    """Return the suspect with its present detail; None if nothing is wrong."""
+    """Return the suspect with its new detail; None if nothing is wrong."""
     return msgspec.structs.replace(s, detail=detail) if detail else None
 
 
@@ -613,7 +616,7 @@ def _object_again_or_not(cluster: ClusterHandles, deep: bool, s: Suspect) -> Sus
 
 
 def _object_again(cluster: ClusterHandles, s: Suspect, *, deep: bool) -> Suspect | None:
-    """Return the suspect again if its object still has the fault, or no object is to be read."""
+    """Return the suspect if its object still has the fault, or if its fault does not concern an object."""
     if s.kind in _BY_SIZE or s.kind == Kind.L1_ORPHAN:
         try:
             size = size_of(cluster.store, s.key)
@@ -642,7 +645,7 @@ def _object_again(cluster: ClusterHandles, s: Suspect, *, deep: bool) -> Suspect
 def _journal_again(
     cluster: ClusterHandles, snapshot: ClusterSnapshot, journal: int, suspects: Sequence[Suspect], *, deep: bool
 ) -> list[Suspect]:
-    """Return the suspects of one journal that it confirms. While the journal is in doubt, no orphan is confirmed."""
+    """Return the suspects that their journal confirms. If entries of the journal may be lost, no orphan is confirmed."""
     still: list[Suspect | None] = [s for s in suspects if s.kind in _AS_SEEN]
     try:
         copy = read_copy(cluster, journal, snapshot.published, deep=deep)
@@ -692,10 +695,10 @@ def _l1_again(copy: ReplayedJournal, p: PartitionId, suspects: Sequence[Suspect]
 
 
 def _is_orphan(state: JournalState, key: L1Key) -> bool:
-    """Return whether the journal has not dropped an object that it does not name.
+    """Return whether the journal has not dropped an object that it does not list.
 
-    Objects that it has dropped are vacuum's work. If an object was stamped before a log was set back, a lost entry may
-    have named it.
+    A vacuum deletes objects that the journal has dropped. If an object was stamped before the log was set back, a lost
+    entry may have listed it.
     """
     dropped = name_bytes(key.name) in state.dropped_of(key.revision)["name"].tolist()
     return key.epoch >= state.kept_below and not dropped

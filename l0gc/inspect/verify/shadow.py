@@ -1,12 +1,14 @@
-"""Verifies that no object in the records of shadow runs was needed since. It reads records and logs, and lists no data.
+"""Verify that no object in the records of shadow runs was needed later. Records and logs are read, and data is not
+listed.
 
-A shadow run's record is what a sweep would have deleted. If such an object was needed later, something names it: a
-partition that waits for it, an entry that landed after the run's M, a pin with a lower M, or the store's access log. So the
-records are listed first and the journals read afterwards. Each recorded object is looked up in what they name at or below
-the highest recorded epoch, which is nothing in a healthy cluster.
+The record of a shadow run has the objects that a sweep would have deleted. If one of them was needed later, it is named
+by a partition that waits for it, an entry that landed after the run's M, a pin with a lower M, or the store's access
+log. Therefore the records are listed first and the journals read afterwards. Each recorded object is looked up among
+the objects that the journals name at or below the highest recorded epoch; a healthy cluster has no such objects.
 
-An entry that named an object and was truncated since, after its records were lifted, is not seen; such entries are counted,
-and are few if this runs daily. A journal that was set back or is damaged names too little, which is a finding, too.
+An entry that named an object and was truncated after its records were lifted is not read. These entries are counted,
+and are few if this check runs daily. A journal that was set back or is damaged names too little, which is also a
+finding.
 """
 
 from __future__ import annotations
@@ -60,14 +62,14 @@ _ACCESS: Final = re.compile(
     r"\S+ (?P<bucket>\S+) \[(?P<time>[^\]]+)\] \S+ (?P<requester>\S+) \S+ (?P<operation>[A-Z][A-Z0-9]*\.\S+) (?P<key>\S+) "
     r'(?:"[^"]*"|-) (?P<status>[0-9]{3}|-) '
 )
-"""The beginning of a line of an S3 server access log: up to the status of the reply."""
+"""The start of a line of an S3 server access log, up to the status of the reply."""
 _READS: Final = (".GET.OBJECT", "_GET", ".SELECT.OBJECT")
-"""How the names of operations end that read an object: also those that copy it."""
+"""The endings of the names of operations that read an object, including those that copy it."""
 _SECOND_MS: Final = 1000
 
 
 class AccessLogs(NamedTuple):
-    """S3 server access logs, with the bucket and folder that matter."""
+    """S3 server access logs, with the relevant bucket and folder."""
 
     source: ObjectStore | LocalFolder
     url: str
@@ -85,8 +87,8 @@ class LoggedRead(NamedTuple):
 
 @dataclass(slots=True)
 class _Needs:
-    """The needs of objects at or below `limit`, by key: waiting partitions, entries (suspects with journal and offset), and
-    reads.
+    """The needs of objects at or below `limit`, by key: waiting partitions, entries (as suspects with journal and
+    offset), and reads.
     """
 
     limit: int
@@ -101,7 +103,7 @@ def verify_shadow(cluster: ClusterHandles, logs: AccessLogs | None = None) -> Ve
     Raises:
         NotFoundError: no shadow run is on record.
         NotInitialisedError, ClusterMismatchError, CorruptObjectError, StoreError: see `verify`.
-        UsageError: the access logs cannot be read as such.
+        UsageError: the files are not access logs.
     """
     started = time.monotonic()
     runs, _ = list_runs(cluster.store, KEEP_RUNS, parallel=cluster.parallel, shadow=True)
@@ -135,7 +137,7 @@ def verify_shadow(cluster: ClusterHandles, logs: AccessLogs | None = None) -> Ve
 def _needed(
     cluster: ClusterHandles, run: RunEntry, pins: Sequence[Pin], needs: _Needs, proof: ShadowProof
 ) -> Iterator[Suspect]:
-    """Yield a suspect for each object of a run's record that something needs, or has needed since the run."""
+    """Yield a suspect for each object in a run's record that is needed, or was needed since the run."""
     ends, bound = (run.summary.ends, run.summary.bound) if run.summary is not None else ({}, NO_WATERMARK)
     for pin in pins:
         if pin.watermark < bound:
@@ -150,7 +152,7 @@ def _needed(
             if offset > _end_of(ends, s.journal, offset):
                 yield _of_run(s, run)
         for read in needs.reads.get(row.key, ()):
-            if read.ms + _SECOND_MS > run.started_ms:  # the log has whole seconds
+            if read.ms + _SECOND_MS > run.started_ms:  # times in the access log are in whole seconds
                 yield _of_run(Suspect(Kind.SHADOW_READ, key=row.key, detail=read.text), run)
 
 
@@ -159,7 +161,7 @@ def _of_run(s: Suspect, run: RunEntry) -> Suspect:
 
 
 def _end_of(ends: dict[str, LogEnd], journal: int, unknown: int) -> int:
-    """Return the offset at which a journal's log ended for a run, or `unknown`."""
+    """Return the offset at which a journal's log ended in a run's record, or `unknown`."""
     return ends.get(unit_name(journal), (0, Place(unknown)))[1].offset
 
 
@@ -174,7 +176,9 @@ def _read_journal(
     needs: _Needs,
     proof: ShadowProof,
 ) -> list[Suspect]:
-    """Add the objects that a journal needs, or that landed in it since the first run. Return any reason to doubt them."""
+    """Add the objects that a journal needs, or that landed in it since the first run. Return faults that make the
+    journal doubtful.
+    """
     try:
         copy = read_copy(cluster, journal, snapshot.published)
     except CorruptObjectError as e:
@@ -190,7 +194,9 @@ def _read_journal(
     names = {topic.revision: topic.name for topic, _ in live}
     log = SharedLog(cluster.store, journal_log(journal), cluster.runtime, parallel=cluster.parallel)
     try:
-        begins = max(first, log.boundary.read()[0])  # a stale writer may create one below it again (hazard 7)
+        begins = max(
+            first, log.boundary.read()[0]
+        )  # a stale writer may have created an entry below it again (hazard 7)
     except CorruptObjectError as e:
         return [unread_log(journal, e)]
     entries = log.list_folder().entries
@@ -201,7 +207,7 @@ def _read_journal(
     def objects_of(offset: int) -> list[Suspect]:
         try:
             entry = decode_journal_entry(log.get(offset).payload, log.entry_key(offset))
-        except ObjectNotFoundError:  # truncated since
+        except ObjectNotFoundError:  # truncated in the meantime
             return []
         objects = entry.objects if isinstance(entry, Objects) else []
         text = f"entry {offset} of journal {journal} names it"
@@ -233,11 +239,11 @@ def _read_journal(
 def _read_access_logs(
     cluster: ClusterHandles, snapshot: ClusterSnapshot, logs: AccessLogs, needs: _Needs, proof: ShadowProof
 ) -> None:
-    """Add the readers of L0 objects at or below the limit. Raises `UsageError` if a file is not such a log."""
+    """Add the reads of L0 objects at or below the limit. Raises `UsageError` if a file is not an access log."""
     proof.log_lines = 0
 
     def read(key: str) -> tuple[int, list[int], list[LoggedRead]]:
-        """Return how many lines a file has, the times of its first and last request, and the reads that matter."""
+        """Return the number of lines in a file, the times of its first and last request, and the relevant reads."""
         lines, times, reads = 0, list[int](), list[LoggedRead]()
         for line in logs.source.get(key).body.decode(errors="replace").splitlines():
             m = _ACCESS.match(line)
@@ -248,7 +254,7 @@ def _read_access_logs(
             except ValueError:
                 continue
             lines, times = lines + 1, [min([ms, *times]), max([ms, *times])]
-            name = unquote(unquote(m["key"]))  # S3 encodes it twice
+            name = unquote(unquote(m["key"]))  # S3 encodes the key twice
             parsed = snapshot.layout.parse(name.removeprefix(logs.prefix)) if name.startswith(logs.prefix) else None
             is_read = m["bucket"] == logs.bucket and m["operation"].endswith(_READS) and m["status"].startswith("2")
             if parsed is not None and parsed.epoch <= needs.limit and is_read:
