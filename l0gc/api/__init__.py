@@ -1,8 +1,8 @@
-"""l0gc as a library: `with l0gc.open("s3://bucket/prefix") as cluster: ...`, which does what the commands do.
+"""l0gc as a library, which offers the work of the commands: `with l0gc.open("s3://bucket/prefix") as cluster: ...`.
 
-Each method calls what its command calls, and decides nothing itself. Results have the names of the command's JSON; errors
-are those of `l0gc.errors`. Work that could be done only in part raises its error afterwards, with the result as
-`error.result`. The names in `__all__`, and in docs/work/library.md, are public and stay.
+Each method calls the same functions as its command, and makes no decisions itself. Results have the names of the
+command's JSON; errors are those of `l0gc.errors`. If work could be done only in part, its error is raised at the end,
+with the result as `error.result`. The names in `__all__`, and in docs/work/library.md, are public and stable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> object:
-        is_result = name[0].isupper() or name == "__all__"  # Python looks for modules here, too
+        is_result = name[0].isupper() or name == "__all__"  # Python also asks for modules here
         results = vars(importlib.import_module("l0gc.api.results")) if is_result else {}
         if name == "__all__":
             own = ["Cluster", "Engine", "GcResult", "Pins", "Producers", "Runs", "Tables", "Topics", "open"]
@@ -54,23 +54,26 @@ def open(
     cluster_id: str | None = None,
     epoch_interval_s: float | timedelta = EPOCH_INTERVAL_S,
 ) -> Cluster:
-    """Return the cluster at `s3://bucket[/prefix]`, to be used in a `with` block. Sends no request yet.
+    """Return the cluster at `s3://bucket[/prefix]`, for use in a `with` block. No request is sent yet.
 
     Args:
-        endpoint_url: an S3-compatible server; by default what boto3 finds, in `AWS_ENDPOINT_URL_S3`, `AWS_ENDPOINT_URL` or
-            the profile, else AWS.
-        region: the bucket's; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, else what boto3 finds.
-        profile: the AWS profile; credentials are found as boto3 finds them.
-        sse: how each object that is written is encrypted: `AES256`, `aws:kms` or `aws:kms:dsse`; by default `L0GC_SSE`, else
-            as the bucket says.
-        sse_kms_key_id: the key for that, by default `L0GC_SSE_KMS_KEY_ID`; with it alone, `sse` is `aws:kms`.
-        store_timeout_s: how long requests may wait in total for a store that does not answer, seconds or a `timedelta`.
-        idle_timeout_s: after how long an idle connection is closed: sooner than a NAT or a firewall forgets it.
+        endpoint_url: an S3-compatible server; by default, the one that boto3 finds in `AWS_ENDPOINT_URL_S3`,
+            `AWS_ENDPOINT_URL` or the profile, or else AWS.
+        region: the region of the bucket; by default `AWS_REGION` or `AWS_DEFAULT_REGION`, or else the one that boto3
+            finds.
+        profile: the AWS profile; credentials are looked up as by boto3.
+        sse: the encryption of each written object: `AES256`, `aws:kms` or `aws:kms:dsse`; by default `L0GC_SSE`, or
+            else the bucket's default.
+        sse_kms_key_id: the key for the encryption, by default `L0GC_SSE_KMS_KEY_ID`; if only the key is given, `sse` is
+            `aws:kms`.
+        store_timeout_s: how long requests may wait in total for a silent store, in seconds or as a `timedelta`.
+        idle_timeout_s: how long a connection may be idle before it is closed; it should be shorter than a NAT's or a
+            firewall's limit.
         cluster_id: refuse a bucket of any other cluster.
-        epoch_interval_s: uploads and housekeeping advance an epoch that is older than this, seconds or a `timedelta`.
+        epoch_interval_s: the age at which uploads and housekeeping advance the epoch, in seconds or as a `timedelta`.
 
     Raises:
-        UsageError: the URL or the endpoint cannot be one.
+        UsageError: the URL or the endpoint is malformed.
     """
     region = region or first_of(os.environ, REGION_VARIABLES)
     config = StoreConfig.from_url(

@@ -1,4 +1,4 @@
-"""Gives a cluster's handles, which a `with` block closes, and one method for the work of each command."""
+"""Open a cluster for a `with` block, with one method for the work of each command."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ A = TypeVar("A")
 
 @checks_arguments
 class Cluster:
-    """Gives access to a cluster, as `l0gc.open` returns it. Several threads may use it."""
+    """A cluster, as returned by `l0gc.open`; safe for use by several threads."""
 
     topics: Topics
     """The cluster's topics."""
     producers: Producers
-    """The producers that upload to it."""
+    """The producers that upload to the cluster."""
     runs: Runs
-    """The records of its past sweeps and vacuums."""
+    """The records of the cluster's past sweeps and vacuums."""
     pins: Pins
-    """The pins that keep a state of it readable."""
+    """The pins that keep a state of the cluster readable."""
     tables: Tables
-    """The Iceberg tables of its topics."""
+    """The Iceberg tables of the cluster's topics."""
 
     def __init__(self, config: StoreConfig, cluster_id: str | None, epoch_interval_s: float) -> None:
         self._stack, self._config, self._closed = ExitStack(), config, False
@@ -89,7 +89,7 @@ class Cluster:
         return f"<l0gc.Cluster {self.url}>"
 
     def __reduce__(self) -> tuple[type[Cluster], tuple[StoreConfig, str | None, float]]:
-        """Pickle the arguments that it was opened with; unpickling opens it again, with new threads and clients."""
+        """Pickle the arguments of `open`. Unpickling opens the cluster again, with new threads and clients."""
         if self._closed:
             raise UsageError(CLOSED)
         return Cluster, self._opened_with
@@ -117,7 +117,7 @@ class Cluster:
         return self._handles
 
     def init(self, **options: Unpack[InitKeywords]) -> FoundedCluster:
-        """Probe the store and create the cluster; change nothing if it exists. As `l0gc init`."""
+        """Probe the store and create the cluster; change nothing if it exists. See `l0gc init`."""
         from l0gc.streamlog.founding import found_cluster
 
         return found_cluster(self.handles(), self.store, Init(**options))
@@ -129,14 +129,15 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[UploadKeywords],
     ) -> UploadResult:
-        """Upload records, and return when they are committed. As `l0gc upload`. An error's `so_far` is what was committed.
+        """Upload records, and return when they are committed. The `so_far` of an error has the committed part. See
+        `l0gc upload`.
 
         Args:
             sources: paths or binary files, in the format that `format` names (`"-"` is stdin); iterables of records; or
-                tables with a record's columns, of Arrow, pandas, Polars or any other source of Arrow streams. A record is
-                its value as bytes, an `l0gc.Record`, a dict of its fields, or a tuple of key, value and optionally headers
-                and create time. It goes to the partition that it names, otherwise to that of its key.
-            progress: called after each committed batch, with all that is committed so far.
+                tables with a record's columns, of Arrow, pandas, Polars or any other source of Arrow streams. A record
+                is its value as bytes, an `l0gc.Record`, a dict of its fields, or a tuple of key, value and optionally
+                headers and create time. It is sent to the partition that it names, or else to that of its key.
+            progress: called after each committed batch, with the amounts committed so far.
         """
         from l0gc.streamlog.ingest.inputs import LINES, plain_size
         from l0gc.streamlog.ingest.uploader import open_upload
@@ -146,7 +147,9 @@ class Cluster:
 
         def landed(_: int, __: int) -> None:
             r = uploader.result
-            done = min(r.records + r.bytes, total or r.records + r.bytes)  # the last record's newline may be missing
+            done = min(
+                r.records + r.bytes, total or r.records + r.bytes
+            )  # the newline of the last record may be missing
             progress(f"{count(r.records, 'record')}, {size(r.bytes)}", done=done, total=total)
 
         with ExitStack() as stack:
@@ -172,12 +175,14 @@ class Cluster:
         start: int | dict[int, int] | None = None,
         **options: Unpack[ReadKeywords],
     ) -> Iterator[Record]:
-        """Yield a topic's records, byte for byte as uploaded, of one partition or of one after another. As `l0gc read`.
+        """Yield a topic's records, byte for byte as uploaded, from one partition or from all, one after another. See
+        `l0gc read`.
 
-        `start` is one offset for all partitions, or a dict of them by partition; others begin at their first record.
+        `start` is one offset for all partitions, or a dict of offsets by partition; other partitions begin at their
+        first record.
 
         Raises:
-            AccessDeniedError: with `pin`, the credentials may only read.
+            AccessDeniedError: a `pin` is requested, but the credentials allow only reading.
         """
         from l0gc.streamlog.reader import read_topic
 
@@ -194,17 +199,19 @@ class Cluster:
         stop: threading.Event | None = None,
         **options: Unpack[ReadKeywords],
     ) -> Follower:
-        """Yield a topic's records as they land, in order within each partition, until stopped. As `l0gc read --follow`.
+        """Yield a topic's records as they land, in order within each partition, until stopped. See `l0gc read
+        --follow`.
 
-        Each look sends one request for each journal of the topic, and more only if records have landed. `positions` of the
-        result is by partition where to continue: keep it, or `record.offset + 1`, with the program's result for the
-        records, and give it as `start` with the topic's `topic_id`.
+        Each check sends one request per journal of the topic, and more only if records have landed. The `positions` of
+        the result have the offset from which to continue, by partition. Store them, or `record.offset + 1`, together
+        with the program's result for the records, and pass them as `start` with the topic's `topic_id`.
 
         Args:
-            interval_s: how long to wait between two looks, in seconds, or a `timedelta`. While nothing lands, the wait grows
-                to eight times as long.
-            caught_up: called each time that all landed records were yielded, to write or commit those that it holds.
-            stop: ends the iteration once it is set.
+            interval_s: how long to wait between two checks, in seconds or as a `timedelta`. While nothing lands, the
+                wait grows to eight times this.
+            caught_up: called each time that all landed records have been yielded, for example to write or commit
+                buffered records.
+            stop: set to end the iteration.
 
         Raises:
             OffsetOutOfRangeError: a record was deleted before it was read, or a position is above a partition's end.
@@ -230,11 +237,10 @@ class Cluster:
         columns: Sequence[str] | None = None,
         **options: Unpack[ReadKeywords],
     ) -> RecordBatchReader:
-        """Read the records that `read` yields in Arrow batches, for pandas, Polars and DuckDB.
+        """Return the records of `read` as Arrow batches, for pandas, Polars and DuckDB.
 
         Args:
-            columns: only these columns of L1 and of the topic's value schema, in this order; the others are not read. By
-                default all.
+            columns: the columns of L1 and of the topic's value schema to read, in this order; by default, all columns.
         """
         from pyarrow import RecordBatchReader
 
@@ -255,11 +261,11 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[ReadKeywords],
     ) -> Iterator[RecordLines]:
-        """Yield the records of `read` as lines for a file: some thousand records at once, each followed by a newline.
+        """Yield the records of `read` as lines for a file, some thousands at a time, each record followed by a newline.
 
         Args:
-            length_prefixed: give each record after its length instead, as `upload` takes them with
-                `format="length-prefixed"`, so that values with newlines come back as they were.
+            length_prefixed: yield each record after its length instead, as `upload` accepts it with
+                `format="length-prefixed"`, so that values with newlines are preserved.
             progress: called regularly. If it is given, the records are counted first.
         """
         from l0gc.streamlog.reader import count_records, read_record_lines
@@ -275,11 +281,11 @@ class Cluster:
             progress(f"{count(records, 'record')}, {size(written)}", done=records, total=max(total, records))
 
     def lag(self, checkpoint: str | Path) -> QueryLag:
-        """Return how far a streaming query of Spark is behind the topics that it reads, by partition. Only the library has
-        this.
+        """Return how far a streaming query of Spark is behind its topics, by partition. There is no command for this.
 
         Args:
-            checkpoint: its `checkpointLocation`: a folder of this machine, or in a bucket of this store, as `s3://bucket/folder`.
+            checkpoint: the query's `checkpointLocation`: a folder on this machine, or in a bucket of this store, as
+                `s3://bucket/folder`.
 
         Raises:
             NotFoundError: there is no checkpoint, no micro-batch has ended, or a topic does not exist.
@@ -300,7 +306,7 @@ class Cluster:
         folder = Path(url2pathname(urlsplit(location).path) if location.startswith("file:") else location)
         try:
             return query_lag(self.handles(), LocalFolder(folder), location)
-        except OSError as e:  # a name that no folder can have
+        except OSError as e:  # for example a name that is too long for a folder
             raise NotFoundError(f"checkpoint {location} cannot be read: {e.strerror}") from e
 
     @contextmanager
@@ -316,10 +322,10 @@ class Cluster:
         """Create a pin for a `with` block, which renews it and deletes it at the end; see `Pins.create`.
 
         Args:
-            ttl_s: how long it lives after this process has died, in seconds, or a `timedelta`.
+            ttl_s: how long the pin lasts after this process has died, in seconds or as a `timedelta`.
 
         Raises:
-            NotFoundError: at the end of the block: the pin had already ended, so records may have been missing.
+            NotFoundError: the pin ended before the block, so records may have been missing.
         """
         from l0gc.streamlog.pins import renewed
 
@@ -329,7 +335,7 @@ class Cluster:
             self.handles().controller.snapshot().pin(name, pin.epoch)
 
     def housekeep(self, **options: Unpack[HousekeepKeywords]) -> HousekeepResult:
-        """Advance the epoch if it is due, advance idle journals, and keep the logs short. As `l0gc housekeep`."""
+        """Advance the epoch if it is due, advance idle journals, and keep the logs short. See `l0gc housekeep`."""
         from l0gc.streamlog.housekeep import housekeep
 
         request = Housekeep(**options)
@@ -344,11 +350,11 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[ReconcileKeywords],
     ) -> ReconcileResult:
-        """Lift unreconciled records from L0 into L1 Parquet, of one topic or of all, the oldest first. As `l0gc reconcile`.
+        """Lift unreconciled records of one topic or all from L0 to L1 Parquet, the oldest first. See `l0gc reconcile`.
 
         Args:
-            spark: a session, or an engine, that does the work; without one, this process does it, which suits small buckets.
-            progress: called with the next step, and the number of `records` that are in L1.
+            spark: a session or an engine for the work; without one, this process does it, which suits small buckets.
+            progress: called with the next step, and the number of `records` lifted to L1.
         """
         from l0gc.streamlog.level_one.plan import has_work, waiting_bytes
         from l0gc.streamlog.level_one.reconcile import reconcile
@@ -388,11 +394,11 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[MergeKeywords],
     ) -> MergeResult:
-        """Merge small consecutive L1 objects of each partition, of one topic or of all. As `l0gc merge`.
+        """Merge small consecutive L1 objects in each partition of one topic or all. See `l0gc merge`.
 
         Args:
             spark: see `reconcile`.
-            progress: called with the next step, and how many `objects` were merged.
+            progress: called with the next step, and the number of merged `objects`.
         """
         from l0gc.streamlog.level_one.merge import plan_merge, run_merge
         from l0gc.streamlog.level_one.merge_plan import MergeRule
@@ -417,7 +423,7 @@ class Cluster:
             return checked(result)
 
     def expire(self, topic: str | None = None, **options: Unpack[ExpireKeywords]) -> ExpireResult:
-        """Delete the records that are beyond their topic's retention, of one topic or of all. As `l0gc expire`."""
+        """Delete the records of one topic or all that are beyond their topic's retention. See `l0gc expire`."""
         from l0gc.streamlog.level_one.expire import expire
 
         request = Expire(**options)
@@ -434,14 +440,14 @@ class Cluster:
         dry_run: bool = False,
         confirm: Callable[[ExpireResult], None] | None = None,
     ) -> ExpireResult:
-        """Delete the oldest records of one partition, or of all. As `l0gc delete-records`.
+        """Delete the oldest records of one partition or all. See `l0gc delete-records`.
 
         Args:
             before_offset: the first offset to keep; -1 to delete all present records.
             before_time_ms: keep the first record with this timestamp or a later one, and all after it.
             dry_run: delete nothing; the result shows what a run would delete.
-            confirm: called with what would be deleted, if anything. If it raises an error, nothing is deleted. Nothing else
-                is deleted afterwards, whatever lands in the meantime.
+            confirm: called with the result of a dry run, if anything would be deleted. If it raises an error, nothing
+                is deleted. Only the records that it was shown are deleted, whatever lands in the meantime.
         """
         from l0gc.streamlog.delete_records import delete_records
 
@@ -467,7 +473,7 @@ class Cluster:
         force_readable: bool = False,
         confirm: Callable[[], object] | None = None,
     ) -> GiveUpResult:
-        """Give up lost records that are not in L1, so that their partitions can continue. As `l0gc give-up`.
+        """Give up lost records that are not in L1, so that their partitions can continue. See `l0gc give-up`.
 
         Args:
             offsets: the first and last lost record of the topic's partition; readers will always find a hole there.
@@ -499,7 +505,7 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[ComputeWatermarkKeywords],
     ) -> WatermarkResult:
-        """Compute M from the journals, or from an external log, and publish it. As `l0gc compute-watermark`.
+        """Compute M from the journals, or from an external log, and publish it. See `l0gc compute-watermark`.
 
         Args:
             spark: see `reconcile`.
@@ -507,8 +513,8 @@ class Cluster:
                 journals.
             reports: with `partitions`, short for `external=ExternalFrames(reports, partitions)`.
             partitions: see `reports`.
-            accept_lost: publish M though `published.json` is lost, damaged or another cluster's. As `--accept-lost`,
-                which first shows what is lost, and asks.
+            accept_lost: publish M although `published.json` is lost, damaged or another cluster's. The option
+                `--accept-lost` also shows the loss and asks first.
             progress: called with the next step.
         """
         from l0gc.streamlog.epoch_source import JournalSource
@@ -527,7 +533,7 @@ class Cluster:
         if spark is None:
             spark = getattr(external, "session", None)
         with recorded_attempt(handles, "compute-watermark", dry_run=request.dry_run):
-            # Mistakes in the arguments are reported before Spark starts.
+            # Invalid arguments are reported before Spark starts.
             check_kind(handles.identity(), external=external is not None)
             if accept_lost:
                 what_is_lost(handles)
@@ -573,14 +579,15 @@ class Cluster:
         gone: Callable[[Sequence[Deletable]], None] | None = None,
         **options: Unpack[SweepKeywords],
     ) -> SweepResult:
-        """Delete the L0 objects whose epoch is at or below the published M. As `l0gc sweep`.
+        """Delete the L0 objects whose epoch is at or below the published M. See `l0gc sweep`.
 
         Args:
             spark: see `reconcile`.
-            run_id: the run's name; by default a new one.
-            progress: called after each request with where the run is.
-            stop: once it is set, the run finishes its requests in flight, and ends with a `StoppedError`.
-            gone: called with the objects of each batch that was deleted, or would be in a dry run, in the order of keys.
+            run_id: the name of the run; by default, a new one.
+            progress: called after each request with the position of the run.
+            stop: when set, the run finishes its requests in flight and ends with a `StoppedError`.
+            gone: called, in key order, with the objects of each batch that was deleted or, in a dry run, would be
+                deleted.
         """
         from l0gc.collect.run import SEGMENTS_IN_HAND
         from l0gc.collect.sweep import SweepRun
@@ -615,11 +622,11 @@ class Cluster:
         stop: threading.Event | None = None,
         **options: Unpack[VacuumKeywords],
     ) -> VacuumResult:
-        """Delete all other garbage: dropped L1 objects, orphans, old records. As `l0gc vacuum`.
+        """Delete all other garbage: dropped L1 objects, orphans, old records. See `l0gc vacuum`.
 
         Args:
             spark: see `reconcile`.
-            run_id: see `sweep`, and so for the others.
+            run_id: see `sweep`, also for the other arguments.
         """
         from l0gc.collect.run import SEGMENTS_IN_HAND
         from l0gc.collect.vacuum import VacuumRun
@@ -649,18 +656,18 @@ class Cluster:
         run_step: StepRunner = lambda step, call: call and call(),
         **options: Unpack[GcKeywords],
     ) -> GcResult:
-        """Housekeep, reconcile, merge, expire, sync tables, compute M, sweep, vacuum, each if due. As `l0gc gc`.
+        """Housekeep, reconcile, merge, expire, sync tables, compute M, sweep and vacuum, each if due. See `l0gc gc`.
 
-        Each step takes its own options, for example `sweep=Sweep(min_age_s=3600)`; None skips it. Failed steps are in the
-        result of the error that is raised at the end.
+        Each step takes its own options, for example `sweep=Sweep(min_age_s=3600)`; None skips the step. If steps fail,
+        an error is raised at the end, and its result has the failed steps.
 
         Args:
             spark: see `reconcile`; each step decides whether it uses an engine's session.
-            run_id: the name of the run, and of its sweep; by default a new one.
-            run_step: runs each step: it gets the step's name, and the function to call or None if it is not due.
+            run_id: the name of the run and of its sweep; by default, a new one.
+            run_step: called to run each step, with the step's name and its function, or None if the step is not due.
         """
         request, engine, handles = Gc(**options), Engine.of(spark), self.handles()
-        external = handles.controller.snapshot().external_log  # without a cluster, nothing begins
+        external = handles.controller.snapshot().external_log  # raises an error if there is no cluster
         run_id = run_id or new_run_id(handles.now_ms(), handles.runtime.new_id())
         last = read_attempts(handles.store, handles.parallel)
         due = Due(handles, request)
@@ -694,10 +701,10 @@ class Cluster:
         return checked(result)
 
     def undelete(self, run_id: str, *, record_dir: Path | None = None) -> UndeleteResult:
-        """Bring back what a sweep or a vacuum deleted from a versioned bucket. As `l0gc undelete`.
+        """Bring back the objects that a sweep or a vacuum deleted from a versioned bucket. See `l0gc undelete`.
 
         Args:
-            record_dir: where the run's record is, if `--record-dir` kept it in a folder.
+            record_dir: the folder of the run's record, if `--record-dir` kept it in a folder.
         """
         from l0gc.collect.history import undelete
 
@@ -706,11 +713,11 @@ class Cluster:
         return checked(undelete(cluster, run_id, records=run_records(cluster, record_dir)))
 
     def pause(self, why: str, by: str | None = None) -> NewPause:
-        """Pause all sweeps of the cluster, wherever they run, until `resume`. As `l0gc pause`.
+        """Pause all sweeps of the cluster, wherever they run, until `resume`. See `l0gc pause`.
 
         Args:
-            why: the reason, which every sweep then reports.
-            by: who pauses; by default this user on this host.
+            why: the reason, which every sweep reports during the pause.
+            by: the name of the operator; by default, this user on this host.
         """
         from l0gc.collect.deletion import NewPause, set_pause
 
@@ -724,7 +731,7 @@ class Cluster:
         return NewPause(pause.why, pause.by, pause.since_ms, new)
 
     def resume(self) -> Pause | None:
-        """Let sweeps continue, and return the pause that was set, or None. As `l0gc resume`."""
+        """Let sweeps continue, and return the pause that was set, or None. See `l0gc resume`."""
         from l0gc.collect.deletion import clear_pause
 
         cluster = self.handles()
@@ -733,18 +740,19 @@ class Cluster:
 
     @property
     def epoch(self) -> int:
-        """Return the cluster epoch, read now."""
+        """Read and return the cluster epoch."""
         return self.handles().controller.snapshot().epoch
 
     def advance_epoch(
         self, expect: int | None = None, *, above: int | None = None, close_unknown_topics: bool = False
     ) -> AdvancedEpoch:
-        """Advance the cluster epoch by one. As `l0gc epoch advance`.
+        """Advance the cluster epoch by one. See `l0gc epoch advance`.
 
         Args:
-            expect: advance only if the epoch is this one; repeated by this user on this host, it advances once.
-            above: advance to the epoch above this one, even if the controller log is older than what is published.
-            close_unknown_topics: with `above`: give up topics that journals hold but the controller log lacks.
+            expect: advance only if this is the epoch. If this user on this host repeats the call, the epoch advances
+                only once.
+            above: advance to the epoch after this one, even if the controller log is older than the published epoch.
+            close_unknown_topics: with `above`, give up topics that journals have but the controller log lacks.
         """
         from l0gc.streamlog.topics import AdvancedEpoch, UnknownTopic
         from l0gc.streamlog.topics import close_unknown_topics as close_them
@@ -761,18 +769,18 @@ class Cluster:
         return AdvancedEpoch(epoch, closed)
 
     def accept_set_back(self, journal: int) -> int:
-        """Accept a journal that was set back to an older copy, if its newest log is lost for good; return the new tick's
-        epoch.
+        """Accept a journal that was set back to an older copy because its newest log is permanently lost. Return the
+        epoch of the new tick.
 
-        Whatever only its lost entries named is then lost, and nothing lands below that epoch any more. As `l0gc housekeep
-        --accept-set-back`, which first shows why the journal is refused, and asks.
+        Data that only the lost entries named is then lost, and nothing lands below that epoch any more. The command
+        `l0gc housekeep --accept-set-back` also shows why the journal is refused, and asks first.
         """
         from l0gc.streamlog.set_back import accept_set_back
 
         return accept_set_back(self.handles(), journal)
 
     def status(self, *, price_gb_month: float = STANDARD_PRICE) -> Overview:
-        """Return M, what holds it back and why, and what to do next. As `l0gc status`.
+        """Return M, the causes that hold it back, and the next step. See `l0gc status`.
 
         Args:
             price_gb_month: dollars per GB and month.
@@ -782,12 +790,12 @@ class Cluster:
         return read_overview(self.handles(), price_gb_month)
 
     def explain(self, key: str | None = None, *, epoch: int | None = None, partition: str | None = None) -> Explanation:
-        """Explain why an object is kept or may be deleted, and which command changes that. As `l0gc explain`.
+        """Explain why an object is kept or may be deleted, and which command changes that. See `l0gc explain`.
 
         Args:
-            key: explain this object; a key relative to the URL, or a whole s3:// URL.
-            epoch: explain what holds the objects of this epoch.
-            partition: explain what this partition holds, as `TOPIC/N`.
+            key: explain this object, given by its key relative to the URL, or by a whole s3:// URL.
+            epoch: explain why the objects of this epoch are held.
+            partition: explain which epochs this partition, given as `TOPIC/N`, holds.
         """
         from l0gc.inspect.explain import explain_epoch, explain_key, explain_partition
 
@@ -800,10 +808,10 @@ class Cluster:
         return explain_partition(self.handles(), partition or "")
 
     def report(self, *, findings: Path | None = None, price_gb_month: float = STANDARD_PRICE) -> Report:
-        """Return a report on the cluster, as one HTML page, and the facts that it shows. As `l0gc report`.
+        """Return a report on the cluster: an HTML page, and the facts that it shows. See `l0gc report`.
 
         Args:
-            findings: also show what `l0gc verify --json` printed into this file.
+            findings: a file with the output of `l0gc verify --json`, which the report then also shows.
             price_gb_month: dollars per GB and month.
         """
         from l0gc.inspect.report.facts import gather, read_findings
@@ -828,10 +836,10 @@ class Cluster:
         progress: Progress = quiet,
         **options: Unpack[VerifyKeywords],
     ) -> VerifyResult:
-        """Check that the bucket holds what the journals name. As `l0gc verify`; findings are not raised.
+        """Check that the bucket has the objects that the journals name. Findings raise no error. See `l0gc verify`.
 
         Args:
-            spark: the session that does the work; without one, this process does it, which suits small buckets.
+            spark: see `reconcile`.
             progress: called with the next step.
         """
         from l0gc.inspect.verify.run import check_log_is_ours, verify
@@ -840,7 +848,7 @@ class Cluster:
         cluster, request = self.handles(), Verify.of(options)
         if request.access_logs is not None and not request.shadow:
             raise UsageError("--access-logs needs --shadow")
-        check_log_is_ours(cluster.controller.snapshot())  # reported before Spark starts
+        check_log_is_ours(cluster.controller.snapshot())  # raises its error before Spark starts
         if request.shadow:
             progress("reading the records of shadow runs and the journals")
             logs = None
@@ -854,7 +862,7 @@ class Cluster:
             return verify(cluster, workers, deep=request.deep, min_age_ms=int(request.min_age_s * 1000))
 
     def doctor(self, *, progress: Callable[[str], None] = lambda check: None) -> DoctorResult:
-        """Check the store, the credentials, this machine and the cluster. As `l0gc doctor`; a failure is not raised.
+        """Check the store, the credentials, this machine and the cluster. Failures raise no error. See `l0gc doctor`.
 
         Args:
             progress: called with the name of each part before it is checked.
@@ -864,12 +872,12 @@ class Cluster:
         return examine(self.handles(), self.store, progress)
 
     def log(self, journal: int | None = None, start: int = 0, *, checkpoint: bool = False) -> Iterator[LogLine]:
-        """Yield a log's lines from offset `start` on, each with `data`, and `damaged` if it cannot be read. As `l0gc log
+        """Yield the lines of a log from offset `start` on, each with `data`, and whether it is `damaged`. See `l0gc log
         show`.
 
         Args:
-            journal: by default the controller's log.
-            checkpoint: yield the newest checkpoint first, even if no entry was deleted.
+            journal: the number of the journal; by default, the controller's log is shown.
+            checkpoint: yield the newest checkpoint first, even if no entries were deleted.
         """
         from l0gc.inspect.log import show_log
 
@@ -878,7 +886,9 @@ class Cluster:
     def _wanted(
         self, topic: str, partition: int | None, start: int | dict[int, int] | None, options: ReadKeywords
     ) -> tuple[Topic, Read]:
-        """Return the topic and what to read of it. Raises `UsageError`, or `NotFoundError` if it has no such partition."""
+        """Return the topic and the read options. Raises `UsageError`, or `NotFoundError` if the partition does not
+        exist.
+        """
         request = Read.of({"partition": partition, "start": start, **options})
         target = self.handles().controller.snapshot().topic(topic)
         for named in [partition] if partition is not None else start if isinstance(start, dict) else ():
@@ -886,12 +896,12 @@ class Cluster:
         return target, request
 
     def _reading(self, read: Callable[..., Iterator[A]], topic: Topic, request: Read) -> Iterator[A]:
-        """Yield the results of `read`, as of a pin if the options ask for one."""
+        """Yield the results of `read`, as of a pin if the options request one."""
         read_now = self._pinned(read, topic, request) if request.pin else read(self.handles(), topic, request)
         return self._while_open(read_now)
 
     def _while_open(self, items: Iterator[A]) -> Iterator[A]:
-        """Yield items of this cluster; after it was closed, the next one is refused."""
+        """Yield items until the cluster is closed; the next one then raises an error."""
         self.handles()
         for item in items:
             yield item
@@ -899,7 +909,7 @@ class Cluster:
                 raise UsageError(CLOSED)
 
     def _pinned(self, read: Callable[..., Iterator[A]], topic: Topic, request: Read) -> Iterator[A]:
-        """Create a pin and read as of it. Raises `NotFoundError` if the pin ended before the reading did."""
+        """Create a pin and read as of it. Raises `NotFoundError` if the pin ended before the read."""
         from l0gc.streamlog.pins import leased_for_reader, while_pinned
 
         cluster = self.handles()
@@ -913,7 +923,7 @@ class Cluster:
         return Engine.of(spark).workers(self.handles(), self._config, work, progress)
 
     def _counted(self, enough: int = 0, *, eligible: bool = False) -> int:
-        """Return how many objects the last computation of M listed, or found eligible; -1 if that is unknown."""
+        """Return how many objects the last computation of M listed or, with `eligible`, found eligible; -1 if unknown."""
         from l0gc.watermark.publication import read_any
 
         with suppress(CorruptObjectError):
@@ -924,10 +934,10 @@ class Cluster:
 
 
 def sweep_work(eligible: Callable[[int], int], *, limits: str = "") -> Work:
-    """Return the size of a sweep, for the choice of an engine.
+    """Return the facts about a sweep for the choice of an engine.
 
     Args:
-        eligible: returns how many objects the last scan found eligible; -1 without one.
+        eligible: returns the number of eligible objects in the last scan; -1 if unknown.
         limits: see `Work`.
     """
     unit = "objects that were eligible at the last scan"

@@ -1,7 +1,6 @@
-"""Choose where the work of a call runs: in this process, or on a Spark session, started by the first work that needs
-it.
+"""Choose where the work of a call runs: in this process, or on a Spark session, which starts when it is first needed.
 
-One rule decides for every command: the user's choice; else the engine with the lower estimate (`api/estimate.py`).
+One rule decides for every command: the user's choice, or else the engine with the lower estimate (`api/estimate.py`).
 """
 
 from __future__ import annotations
@@ -31,15 +30,17 @@ _log: Final = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The facts about a piece of work that decide where it is done.
+    """The facts about a piece of work that decide where it runs.
 
     Attributes:
-        size: reads how large it is, if that decides; it may stop counting at the number that it gets. -1 if it is not known.
-        unit: the noun of what is counted, for the sentence that gives the reason: `objects eligible at the last scan`.
-        pace: how fast it goes.
-        journals: how many journals are read in addition.
-        limits: the options that only one process can keep, worded for the sentence that refuses Spark; empty without any.
-        needed: whether there is anything for Spark to do; without, it is not started.
+        size: returns the size of the work, or -1 if it is unknown; called only if the size matters. It may stop
+            counting at its argument.
+        unit: the counted noun, for the sentence that gives the reason, e.g. `objects eligible at the last scan`.
+        pace: the speed of the work.
+        journals: the number of journals that are also read.
+        limits: the options that only one process can keep, in words for the sentence that refuses Spark; empty if there
+            are none.
+        needed: returns whether there is any work for Spark; if not, Spark is not started.
     """
 
     size: Callable[[int], int]
@@ -53,14 +54,15 @@ class Work:
 def choose_engine(engine: str, work: Work, spark: SparkTarget, *, cores: int, java: bool) -> tuple[str, str]:
     """Return LOCAL or SPARK, and the reason: the user's choice, or else the engine with the lower estimate.
 
-    Work of an unknown size goes to a cluster, if one is given: its start costs seconds, and one process could need hours.
+    Work of an unknown size runs on a cluster, if one is given: its start takes seconds, and one process could need
+    hours.
 
     Args:
-        cores: those of this machine.
+        cores: the number of cores of this machine.
         java: whether Spark could start on this machine.
 
     Raises:
-        UsageError: Spark is wanted for what needs one process.
+        UsageError: Spark was chosen, but the work needs a single process.
     """
     if engine == SPARK and work.limits:
         raise UsageError(f"only one process can keep {work.limits}: use --engine local")
@@ -90,15 +92,16 @@ def choose_engine(engine: str, work: Work, spark: SparkTarget, *, cores: int, ja
 
 
 class Engine:
-    """Does the work of a call. Use it in a `with` block, which ends a session that was started in it.
+    """An engine for the work of calls. Use it in a `with` block, which ends a session that the engine started.
 
     Args:
-        choice: `local`, `spark`, or `auto` for whichever suits the work.
-        spark: a session to use; by default one is started when it is needed.
-        master: the Spark cluster; by default this machine's cores.
+        choice: `local`, `spark`, or `auto` for the engine that suits the work.
+        spark: a session to use; by default, one is started when it is needed.
+        master: the Spark cluster; by default, this machine's cores.
         conf: Spark settings for a session that is started.
-        send_credentials: whether a cluster's executors get the driver's credentials; by default unless it has a role's.
-        app: the name of a session that is started, after `l0gc`.
+        send_credentials: whether the driver's credentials are sent to a cluster's executors; by default, they are
+            unless they come from a role.
+        app: the name, after `l0gc`, of a session that is started.
         verbose: let Spark log warnings.
     """
 
@@ -149,7 +152,7 @@ class Engine:
         self._started = None
 
     def choose(self, work: Work) -> tuple[str, str]:
-        """Return LOCAL or SPARK for a piece of work, and why; see `choose_engine`."""
+        """Return LOCAL or SPARK for a piece of work, and the reason; see `choose_engine`."""
         from l0gc.spark.master import has_java, has_user
 
         java, cores = has_java() and has_user(), os.cpu_count() or 1
@@ -157,18 +160,18 @@ class Engine:
         return (LOCAL, "there is nothing to do") if kind == SPARK and not work.needed() else (kind, why)
 
     def _target(self, cores: int) -> SparkTarget:
-        """Return where Spark would do the work; by default a machine with this many cores."""
+        """Return where Spark would do the work; by default, on a machine with this many cores."""
         from l0gc.spark.master import cores_named, is_local
 
         if (session := self._given or self._started) is not None:
             from l0gc.spark.executors import cores_of
             from l0gc.spark.workers import raising_causes
 
-            with raising_causes():  # Java may have gone since the last step
+            with raising_causes():  # Java may have ended since the last step
                 context = session.sparkContext
                 master = str(context.master)
                 return SparkTarget(master, cores_of(context), not is_local(master), running=True)
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has set the master, and has started Java
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has set the master and started Java
         master = self._master or ("the cluster of spark-submit" if submitted else "local[*]")
         cluster_cores = cores_named(master, self._conf, cores)
         return SparkTarget(master, cluster_cores or CLUSTER_CORES, not is_local(master), running=submitted)
@@ -177,11 +180,11 @@ class Engine:
     def workers(
         self, cluster: ClusterHandles, config: StoreConfig, work: Work, progress: Progress
     ) -> Iterator[Workers[ClusterHandles]]:
-        """Give those who do a piece of work.
+        """Provide the workers for a piece of work.
 
         Args:
-            config: where the bucket is.
-            progress: called with what they do.
+            config: the address of the bucket.
+            progress: called with their current step.
 
         Raises:
             The errors of `spark.session.get_session` and of `spark.ship.make_ready`.
@@ -197,17 +200,17 @@ class Engine:
             from l0gc.spark.workers import SparkWorkers, raising_causes
             from l0gc.storage.s3 import S3Store
 
-            with raising_causes():  # Java may go while the session is made ready, too
+            with raising_causes():  # Java may also end while the session is prepared
                 self._used = spark = self.session(config, progress)
                 workers = SparkWorkers(spark, ClusterAddress(S3Store(config).access.settled()), progress)
                 workers.reason = why
                 yield workers
         except KeyboardInterrupt:
-            self._end_java()  # cuts off its jobs; nothing more is sent to it
+            self._end_java()  # cuts off its jobs; nothing more may be sent to it
             raise
 
     def session(self, config: StoreConfig, progress: Progress = quiet) -> SparkSession:
-        """Return the session, started and prepared for l0gc."""
+        """Return the session, which is started and prepared for l0gc if necessary."""
         spark = self._given or self._started
         if spark is None:
             from l0gc.spark.session import get_session
@@ -227,7 +230,9 @@ class Engine:
         return spark
 
     def ran(self) -> dict[str, Any]:
-        """Return the session's `version` and `master`, and how many `tasks` have ended in it; empty if none was used."""
+        """Return the `version` and `master` of the session, and the number of its finished `tasks`; empty if no session
+        was used.
+        """
         if self._used is None:
             return {}
         context = self._used.sparkContext

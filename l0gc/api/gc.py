@@ -1,8 +1,8 @@
-"""Run a garbage collection: the steps one after another, each if it is due, with the outcome of each.
+"""Run a garbage collection: run each step in turn if it is due, and collect the outcomes.
 
-`collect/gc_steps.py` and each step's module decide which steps are due, and which still run after one has failed; this
-module reads the facts. A step is due if they are unknown, or if it failed in the last run. The caller may wrap each step,
-as the command line does to measure it and show its progress, but cannot change which steps run.
+`collect/gc_steps.py` and the modules of the steps decide which steps are due, and which ones run after a failure; this
+module reads the facts. A step is due if the facts are unknown, or if it failed in the last run. The caller may wrap
+each step, as the command line does to measure it and show its progress, but cannot change which steps run.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ _INTERRUPTED: Final = 130
 _log: Final = logging.getLogger(__name__)
 
 StepRunner = Callable[[str, Callable[..., Outcome] | None], object]
-"""Does the step of that name by a call of the function, which takes what the step's own method does to show its progress or
-to stop it; None if the step is not due. Errors of the function must be raised again."""
+"""A function that runs the step with the given name by calling the given function, which takes the same progress and
+stop arguments as the step's method, and is None if the step is not due. Errors of that function must be raised again.
+"""
 
 
 class StepError(msgspec.Struct, frozen=True):
-    """Why a step failed."""
+    """The error of a failed step."""
 
     step: str
     exit_code: int
@@ -60,25 +61,25 @@ class StepError(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class GcResult(Outcome):
-    """The result of each step; None if it did not run, or has no result.
+    """The results of the steps; None for a step that did not run or has no result.
 
-    `refused` is whether the store did not let a step read or write at all, as it would not let `l0gc status`.
+    `refused` is whether the store refused all reads or writes of a step, as it would refuse those of `l0gc status`.
 
     Attributes:
-        housekeep: What [housekeep](#l0gc-housekeep) prints; null if it did not run or has no result, like the next
+        housekeep: The output of [housekeep](#l0gc-housekeep); null if it did not run or has no result, as for the next
             seven.
-        reconcile: What [reconcile](#l0gc-reconcile) prints.
-        merge: What [merge](#l0gc-merge) prints.
-        expire: What [expire](#l0gc-expire) prints.
-        table_sync: What [table sync](#l0gc-table-sync) prints.
-        compute_watermark: What [compute-watermark](#l0gc-compute-watermark) prints.
-        sweep: What [sweep](#l0gc-sweep) prints.
-        vacuum: What [vacuum](#l0gc-vacuum) prints.
-        not_due: The steps that were left out because they were not due, each with why.
+        reconcile: The output of [reconcile](#l0gc-reconcile).
+        merge: The output of [merge](#l0gc-merge).
+        expire: The output of [expire](#l0gc-expire).
+        table_sync: The output of [table sync](#l0gc-table-sync).
+        compute_watermark: The output of [compute-watermark](#l0gc-compute-watermark).
+        sweep: The output of [sweep](#l0gc-sweep).
+        vacuum: The output of [vacuum](#l0gc-vacuum).
+        not_due: The steps that were skipped because they were not due, each with the reason.
         errors: The steps that failed, each with `step`, `exit_code` and `message`.
-        dry_run: Whether it was one.
-        seconds: How long it took, Spark's start included.
-        run_id: The run's name, in its log (`run`) and its sweep's record.
+        dry_run: Whether it was a dry run.
+        seconds: How long the run took, including the start of Spark.
+        run_id: The name of the run, in its log (`run`) and in the record of its sweep.
     """
 
     housekeep: HousekeepResult | None = None
@@ -110,8 +111,8 @@ class GcResult(Outcome):
 
 
 class GcStep(NamedTuple):
-    """A step: its options, or None to skip it; its function; why it is not due, read when its turn comes; and what its
-    result leaves for the next run.
+    """A step: its options, or None to skip it; its function; a function that returns why it is not due, called when its
+    turn comes; and a function that records facts from its result for the next run.
     """
 
     name: str
@@ -126,11 +127,13 @@ class GcStep(NamedTuple):
 
 
 def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, run_step: StepRunner, *, external: bool) -> None:
-    """Run the due steps in their order.
+    """Run the due steps in order.
 
     Args:
-        last: how each step ended when it last ran. A step that failed is due, and so is a step whose record is refused.
-        external: the other system's log accepts no entries from l0gc, and M comes from its reports.
+        last: the last recorded run of each step. A step that failed is due, and so is a step whose record the store
+            refused.
+        external: whether another system keeps the log, so that l0gc appends no entries and M comes from that system's
+            reports.
     """
     began = time.monotonic()
     always = [step for step, a in last.known.items() if not a.ok] + [*last.refused]
@@ -140,7 +143,7 @@ def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, run_step: St
         chosen = [s for s in chosen if s.name in gc_steps.EXTERNAL_STEPS]
     if external:
         chosen = [s for s in chosen if s.name != gc_steps.COMPUTE]
-        # Only the computation notices that their log was set back.
+        # Only the computation detects that the external log was set back.
         computed, refused = last.known.get(gc_steps.COMPUTE), last.refused.get(gc_steps.COMPUTE)
         if computed is not None and not computed.ok:
             why = f"its last run failed: {computed.error}"
@@ -155,7 +158,7 @@ def play(result: GcResult, steps: Iterable[GcStep], last: Attempts, run_step: St
 
 
 class _Run:
-    """One run of the steps; the steps in `always` are due in any case."""
+    """A run of the steps. The steps in `always` are due in any case."""
 
     def __init__(self, result: GcResult, always: Collection[str], run_step: StepRunner) -> None:
         self._result, self._always, self._run_step = result, always, run_step
@@ -169,7 +172,7 @@ class _Run:
                 break
 
     def _do(self, step: GcStep) -> bool:
-        """Run a step; return whether to continue after it."""
+        """Run a step, and return whether to continue after it."""
         began, code, why = time.monotonic(), _INTERRUPTED, ""
         try:
             why = step.not_due() if step.name not in self._always else ""
@@ -224,10 +227,10 @@ class _Run:
 
 
 class Due:
-    """Decides which steps are due. Each `no_…` returns why its step is not due, or an empty text if it is.
+    """Decides which steps are due. Each `no_…` returns why its step is not due, or an empty text if it is due.
 
-    Once housekeeping has found that no log went back, these checks do not repeat that. Each due step does, and so does
-    the check of vacuum, at the end.
+    Once housekeeping has found that no log was set back, these methods do not check that again. Each due step does, and
+    so does the check of vacuum at the end.
     """
 
     def __init__(self, cluster: ClusterHandles, request: Gc) -> None:
@@ -248,7 +251,7 @@ class Due:
 
         with suppress(CorruptObjectError, StoreError):
             return "" if has_work(self._cluster, looked=self._looked) else "everything is in L1"
-        return ""  # the run names the journal
+        return ""  # the run reports the journal
 
     def no_merge(self) -> str:
         from l0gc.streamlog.level_one.merge import merge_due, merge_fingerprint
@@ -285,7 +288,7 @@ class Due:
         return why
 
     def computed(self, result: WatermarkResult) -> None:
-        """Record for the next run what M was computed from."""
+        """Record for the next run the state from which M was computed."""
         published, listing = self._published(), result.listing
         if published is None or not result.published:
             return
@@ -297,7 +300,7 @@ class Due:
     def no_sweep(self) -> str:
         grace_ms, shadow = int(1000 * self._sweep.grace_s), self._sweep.shadow
         if not shadow and read_pause(self._cluster.store) is not None:
-            return ""  # the run refuses, with who paused and why, also where it would find nothing
+            return ""  # the run refuses and reports the pause, even if it would find nothing
         before_ms = self._now_ms() - grace_ms if grace_ms else None
         return gc_steps.sweep_not_due(self._seen or self._published(), self._noted(), before_ms, shadow=shadow)
 
@@ -321,7 +324,7 @@ class Due:
         return "the grace of dropped objects has not ended, and orphans were searched for less than a day ago"
 
     def orphans(self) -> bool:
-        """Return whether it is time to look for orphans, which takes a listing."""
+        """Return whether it is time to search for orphans, which takes a listing."""
         before_ms = self._now_ms() - int(1000 * self._vacuum.orphan_age_s) - gc_steps.SCAN_EVERY_MS
         return self._garbage_now().scan_due(before_ms)
 
@@ -335,15 +338,15 @@ class Due:
 
     def _published(self) -> PublishedWatermark | None:
         published, etag = read_published(self._cluster.store, self._cluster.controller.replica.state.cluster_id)
-        return published if etag else None  # the computation refuses if it is lost
+        return published if etag else None  # the computation refuses if the file is lost
 
     def _now_ms(self) -> int:
-        """Return the store's clock at the last read of the controller's log, with which each check begins."""
+        """Return the store's time at the last read of the controller's log, with which each check begins."""
         as_of_ms = self._cluster.controller.replica.as_of_ms
         return self._cluster.store.now_ms() if as_of_ms is None else as_of_ms
 
     def _noted(self) -> gc_steps.GcNote:
-        """Return the note of the last runs, read once."""
+        """Return the note of the last runs, which is read only once."""
         if self._note is None:
             self._note = read_gc_note(self._cluster.store)
         return self._note

@@ -1,4 +1,4 @@
-"""Gives a cluster's topics, producers, runs, pins and tables to the library, and raises a result's problem as an error."""
+"""The library's methods for a cluster's topics, producers, runs, pins and tables, and for errors of results."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def checks_arguments(kind: C) -> C:
-    """Have each public method of a class check its arguments by their types before it begins (hazard 31)."""
+    """Make each public method of a class check the types of its arguments first (hazard 31)."""
     for name, member in list(vars(kind).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
             setattr(kind, name, checking(member))
@@ -48,7 +48,7 @@ def checks_arguments(kind: C) -> C:
 
 
 def checking(method: F) -> F:
-    """Have a function check its arguments by their types before it begins."""
+    """Make a function check the types of its arguments first."""
     signature = cache(partial(inspect.signature, method))
     kinds = cache(partial(_kinds_of, inspect.unwrap(method)))
 
@@ -64,33 +64,35 @@ def checking(method: F) -> F:
 
 
 def _kinds_of(method: Callable[..., Any]) -> dict[str, Any]:
-    """Return the types of a method's arguments, but for those whose types are imported only when they are used."""
+    """Return the types of a method's arguments, except those that are imported only on use."""
     kinds, names = dict[str, Any](), _Names(method.__globals__)
     for name, parameter in inspect.signature(method).parameters.items():
         if name != "self" and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
             kind = eval(parameter.annotation, {}, names)  # noqa: S307 - it is in this package
             if Any not in (get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)):
                 kinds[name] = kind
-    taken = {name: kind for name, kind in kinds.items() if kind != str | Path}  # msgspec does not accept that one
+    taken = {name: kind for name, kind in kinds.items() if kind != str | Path}  # msgspec does not support this union
     return {name: _as_number(kind) for name, kind in taken.items()}
 
 
 class _Names(dict[str, Any]):
-    """The names of a module: a type that is imported only when it is used is `Any`, also within another type."""
+    """The names of a module, in which a type that is imported only on use is `Any`, also within another type."""
 
     def __missing__(self, name: str) -> Any:
         return vars(builtins).get(name, Any)
 
 
 def _as_number(kind: Any) -> Any:
-    """Return the type of an argument after `checked_value` made a number of a duration or a moment."""
+    """Return the type of an argument after `checked_value` has converted durations and times to numbers."""
     parts = get_args(kind)
     others = [k for k in parts if k not in (timedelta, datetime)]
     return reduce(or_, others) if len(others) < len(parts) else kind
 
 
 class Group:
-    """Groups a cluster's methods on one kind of thing; `handles` returns the cluster's, or refuses once it is closed."""
+    """A cluster's methods for one kind of thing. `handles` returns the cluster's handles, or raises an error after it
+    was closed.
+    """
 
     def __init_subclass__(cls) -> None:
         checks_arguments(cls)
@@ -100,7 +102,7 @@ class Group:
 
 
 def _retention(ms: int | timedelta | UnsetType | None, size: int | UnsetType | None) -> RetentionSettings:
-    return RetentionSettings(cast("int | UnsetType | None", ms), size)  # a number since it was checked
+    return RetentionSettings(cast("int | UnsetType | None", ms), size)  # the check converted it to a number
 
 
 def _columns(value_schema: dict[str, Any] | str | None) -> Sequence[ValueColumn]:
@@ -118,7 +120,9 @@ def _confirmed(
     columns: Sequence[ValueColumn],
     confirm: Callable[[Alteration], object] | None,
 ) -> ControllerState | None:
-    """Have the caller confirm an alteration, and return the state for which that holds; None without `confirm`."""
+    """Ask the caller to confirm an alteration, and return the state to which the answer applies; None without
+    `confirm`.
+    """
     if confirm is None:
         return None
     from l0gc.streamlog import topics
@@ -129,11 +133,11 @@ def _confirmed(
 
 
 class Topics(Group):
-    """Creates, changes and shows a cluster's topics: `cluster.topics`.
+    """The methods that create, change and show topics: `cluster.topics`.
 
-    A topic is created only above everything that sweeps may delete, and above each epoch that a journal has seen. After a
-    controller log was restored from an old backup, a new topic would take data at epochs that a published M released long
-    ago (hazard 10). Nothing is changed while a journal is set back to an older copy.
+    A topic is created only above everything that sweeps may delete, and above each epoch in a journal. If the
+    controller log was restored from an old backup, a new topic could otherwise admit data at epochs that a published M
+    has already passed (hazard 10). Nothing is changed while a journal is set back to an older copy.
     """
 
     def create(
@@ -146,19 +150,19 @@ class Topics(Group):
         retention_bytes: int | UnsetType | None = UNSET,
         value_schema: dict[str, Any] | str | None = None,
     ) -> CreatedTopic:
-        """Create a topic; repeated with the same arguments, it changes nothing. As `l0gc topic create`.
+        """Create a topic. A repeated call with the same arguments changes nothing. See `l0gc topic create`.
 
         Args:
-            journals: spread the partitions over this many journals; by default one.
-            retention_ms: keep records for this many milliseconds, or a `timedelta`; -1 means for ever, None the cluster's
-                default.
-            retention_bytes: keep this many bytes of L1 in each partition; -1 and None as above.
-            value_schema: also parse JSON values into these columns of L1: Iceberg's or Arrow's schema as JSON, or a JSON
-                Schema, parsed or as text.
+            journals: the number of journals over which the partitions are spread; by default one.
+            retention_ms: how long records are kept, in milliseconds or as a `timedelta`; -1 means for ever, None the
+                cluster's default.
+            retention_bytes: how many bytes of L1 each partition keeps; -1 means all, None the cluster's default.
+            value_schema: the columns of L1 into which JSON values are also parsed: a schema of Iceberg or Arrow as
+                JSON, or a JSON Schema, parsed or as text.
 
         Raises:
-            EpochRegressionError: what is published, or a journal, is above the cluster epoch: the topic could get a revision
-                that another one has, with records in it.
+            EpochRegressionError: the published epoch or a journal is above the cluster epoch, so the topic could get
+                the revision of an existing topic with records.
             SetBackError: a journal was set back to an older copy.
         """
         from l0gc.streamlog.topics import CreatedTopic
@@ -178,16 +182,17 @@ class Topics(Group):
         value_schema: dict[str, Any] | str | None = None,
         confirm: Callable[[Alteration], object] | None = None,
     ) -> AlteredTopic:
-        """Change the settings of a topic that are given. As `l0gc topic alter`.
+        """Change the given settings of a topic. See `l0gc topic alter`.
 
         Args:
-            retention_ms: how many milliseconds records are kept; -1 means for ever, None the cluster's default.
-            retention_bytes: how many bytes of L1 each partition keeps; -1 and None as above.
-            value_schema: the columns from now on, as for `create`. Present columns that it does not name are dropped. A
-                column keeps its values if its type widens: int to long, float to double, a decimal to more digits. With
-                another type it is replaced.
-            confirm: called with the effect; it raises to change nothing. If the topic or the default retention was altered
-                since, nothing is changed.
+            retention_ms: how long records are kept, in milliseconds or as a `timedelta`; -1 means for ever, None the
+                cluster's default.
+            retention_bytes: how many bytes of L1 each partition keeps; -1 means all, None the cluster's default.
+            value_schema: the new columns, as for `create`. Existing columns that it does not name are dropped. A column
+                keeps its values if its type widens: int to long, float to double, a decimal to more digits. A column
+                with any other new type is replaced.
+            confirm: called with the effect. If it raises an error, nothing is changed. Nothing is changed either if the
+                topic or the default retention is altered in the meantime.
         """
         from l0gc.streamlog.topics import AlteredTopic
 
@@ -208,8 +213,8 @@ class Topics(Group):
         retention_bytes: int | UnsetType | None = UNSET,
         confirm: Callable[[Alteration], object] | None = None,
     ) -> AlteredDefaults:
-        """Change the default retention, for topics without their own. As `l0gc topic alter --defaults`; arguments as for
-        `alter`.
+        """Change the default retention, for topics without their own; the arguments are those of `alter`. See `l0gc
+        topic alter --defaults`.
         """
         from l0gc.streamlog.topics import AlteredDefaults
 
@@ -220,10 +225,11 @@ class Topics(Group):
         return AlteredDefaults(now.ms, now.bytes, altered)
 
     def delete(self, name: str, *, confirm: Callable[[Topic], object] | None = None) -> RemovedTopic:
-        """Delete a topic: it accepts no more records, and no longer holds M back. As `l0gc topic delete`.
+        """Delete a topic, which then accepts no more records and no longer holds M back. See `l0gc topic delete`.
 
         Args:
-            confirm: called with the topic; it raises to delete nothing. A new topic of the same name is never deleted then.
+            confirm: called with the topic. If it raises an error, nothing is deleted. A new topic of the same name is
+                not deleted in its place.
         """
         from l0gc.streamlog import topics
 
@@ -235,28 +241,29 @@ class Topics(Group):
         return checked(topics.RemovedTopic(**asdict(topic), broken=broken))
 
     def list(self) -> TopicList:
-        """Return the topics, by name. As `l0gc topic list`."""
+        """Return the topics, by name. See `l0gc topic list`."""
         from l0gc.streamlog.topics import TopicList
 
         topics_by_name = self._handles().controller.snapshot().topics
         return TopicList(topics_by_name[name] for name in sorted(topics_by_name))
 
     def describe(self, name: str, partition: int | None = None, limit: int = PARTITIONS_SHOWN) -> TopicDescription:
-        """Return a topic with its retention, its sums, and the offsets of its first partitions. As `l0gc topic describe`.
+        """Return a topic with its retention, its totals, and the offsets of its first partitions. See `l0gc topic
+        describe`.
 
         Args:
-            partition: give the offsets of this partition only.
-            limit: how many partitions' offsets to give.
+            partition: return the offsets of only this partition.
+            limit: the largest number of partitions whose offsets are returned.
         """
         from l0gc.streamlog.topics import describe_topic
 
         return describe_topic(self._handles(), name, partition, limit)
 
     def infer(self, name: str, records: Count = 10_000) -> InferredSchema:
-        """Propose a value schema from the first `records` records of a topic. As `l0gc topic infer`.
+        """Propose a value schema from the first `records` records of a topic. See `l0gc topic infer`.
 
         Raises:
-            NotFoundError: no record is a JSON object with fields that can become columns.
+            NotFoundError: no record is a JSON object with fields that are suitable as columns.
         """
         from l0gc.streamlog.topics import infer_schema
 
@@ -264,7 +271,7 @@ class Topics(Group):
 
 
 class Pins(Group):
-    """Creates, shows and deletes a cluster's pins: `cluster.pins`."""
+    """The methods that create, show and delete pins: `cluster.pins`."""
 
     def create(
         self,
@@ -275,14 +282,14 @@ class Pins(Group):
         level_one: bool = False,
         why: str = "",
     ) -> PinView:
-        """Keep the cluster's present state readable until the pin ends. As `l0gc pin create`; `cluster.pin` is a `with`
-        block.
+        """Keep the cluster's current state readable until the pin ends. See `l0gc pin create`, and `cluster.pin` for a
+        `with` block.
 
         Args:
-            ttl_s: the pin ends after this many seconds, or a `timedelta`.
-            topic: keep only this topic: its L1, and the L0 objects that it needs.
+            ttl_s: how long the pin lasts, in seconds or as a `timedelta`.
+            topic: keep only this topic, that is its L1 and the L0 objects that it needs.
             level_one: keep only L1, and let M move.
-            why: the reason, which others see.
+            why: the reason, which is shown to others.
         """
         from l0gc.streamlog.pins import PinView, create_pin
 
@@ -294,17 +301,17 @@ class Pins(Group):
         return PinView.of(pin)
 
     def list(self) -> PinList:
-        """Return the pins, by name. As `l0gc pin list`."""
+        """Return the pins, by name. See `l0gc pin list`."""
         from l0gc.streamlog.pins import PinList, PinView
 
         pins_by_name = self._handles().controller.snapshot().pins
         return PinList(PinView.of(pins_by_name[name]) for name in sorted(pins_by_name))
 
     def delete(self, name: str, *, epoch: int | None = None) -> PinView:
-        """Delete a pin, so that the objects that it kept may be deleted. As `l0gc pin delete`.
+        """Delete a pin, so that the objects that it kept may be deleted. See `l0gc pin delete`.
 
         Args:
-            epoch: delete only the pin created at this epoch, not another one of its name.
+            epoch: delete only the pin created at this epoch, not a different one with its name.
         """
         from l0gc.streamlog.pins import PinView
 
@@ -312,16 +319,20 @@ class Pins(Group):
 
 
 class Tables(Group):
-    """Creates, syncs and drops Iceberg tables of topics: `cluster.tables`. All but `list` need the extra `iceberg`."""
+    """The methods that create, sync, show and drop Iceberg tables of topics: `cluster.tables`. All except `list` need
+    the extra `iceberg`.
+    """
 
     def create(self, topic: str, *, catalog: str, table: str | None = None) -> TableView:
-        """Keep a topic's L1 as an Iceberg table from now on; repeated, it changes nothing. As `l0gc table create`.
+        """Create an Iceberg table of a topic's L1, which syncs keep current. A repeated call changes nothing. See `l0gc
+        table create`.
 
-        Records in shared L1 objects are moved to objects of single partitions first, since a table cannot name the others.
+        Records in shared L1 objects are first moved to objects of single partitions, since a table cannot name shared
+        objects.
 
         Args:
-            catalog: the name that PyIceberg's configuration has for it.
-            table: its name there, with a namespace; by default the topic's in the namespace `l0gc`.
+            catalog: the name of the catalog in PyIceberg's configuration.
+            table: the name of the table, with a namespace; by default, the topic's name in the namespace `l0gc`.
         """
         from l0gc.streamlog.tables import TableView, table_of
 
@@ -330,13 +341,13 @@ class Tables(Group):
         _syncing().create_table(cluster, new)
         from l0gc.streamlog.level_one.drain import drain_topic
 
-        drain_topic(cluster, cluster.controller.snapshot().topic(topic))  # the next merge drains whatever fails here
+        drain_topic(cluster, cluster.controller.snapshot().topic(topic))  # the next merge drains the rest if this fails
         return TableView.of(new, cluster.controller.replica.state)
 
     def sync(
         self, topic: str | None = None, *, progress: Progress = quiet, **options: Unpack[TableSyncKeywords]
     ) -> TableSyncResult:
-        """Update a topic's table, or all tables, to list the current L1 objects. As `l0gc table sync`.
+        """Update a topic's table, or all tables, so that they list the current L1 objects. See `l0gc table sync`.
 
         Args:
             progress: called with the next step.
@@ -348,14 +359,14 @@ class Tables(Group):
             return checked(result)
 
     def list(self) -> TableList:
-        """Return the tables, by topic. As `l0gc table list`."""
+        """Return the tables, by topic. See `l0gc table list`."""
         from l0gc.streamlog.tables import TableList, TableView
 
         state = self._handles().controller.snapshot()
         return TableList(TableView.of(state.tables[topic], state) for topic in sorted(state.tables))
 
     def drop(self, topic: str, *, forget: bool = False) -> TableView:
-        """Drop a topic's table, and keep its data objects. As `l0gc table drop`.
+        """Drop a topic's table, but keep its data objects. See `l0gc table drop`.
 
         Args:
             forget: leave the catalog unchanged.
@@ -381,28 +392,28 @@ def _syncing() -> Any:
 
 
 class Producers(Group):
-    """Shows the producers that upload to a cluster, and begins their runs: `cluster.producers`."""
+    """The methods that show producers and begin their runs: `cluster.producers`."""
 
     def list(self) -> ProducerList:
-        """Return the producers that the controller has on record. As `l0gc producer list`."""
+        """Return the producers that the controller has recorded. See `l0gc producer list`."""
         from l0gc.streamlog.producers import list_producers
 
         return list_producers(self._handles())
 
     def describe(self, name: str) -> ProducerView:
-        """Return the newest run of a producer, and how far it is in each journal. As `l0gc producer describe`."""
+        """Return the newest run of a producer, and its position in each journal. See `l0gc producer describe`."""
         from l0gc.streamlog.producers import describe_producer
 
         return describe_producer(self._handles(), name)
 
     def sender(self, topic: str, name: str) -> AbstractContextManager[Sender]:
-        """Begin a run of a producer that sends another system's records once each, in a `with` block.
+        """Begin a run of a producer that sends each record of another system once, in a `with` block.
 
-        The other system numbers the records of each partition, and can be read from any number on. `positions` of the sender
-        has, by partition, where to begin; `send(records, positions)` lands records (`Record`) with the positions after
-        them. A run that begins fences the one before, which ends at its next `send` once it has read the controller's log
-        again, some seconds later. If both send in that time, one of them ends with an error, and no record lands twice.
-        Begin a run at least every 14 days, since a name is kept for that long.
+        The other system must number the records of each partition, and allow reading from any number on. The sender's
+        `positions` have the number from which to begin, by partition; `send(records, positions)` lands records
+        (`Record`) with the positions after them. A new run fences the previous one, which ends at its next `send` once
+        it has read the controller's log again, some seconds later. If both send in that time, one of them ends with an
+        error, and no record lands twice. Begin a run at least every 14 days, since names are kept for that long.
         """
         from l0gc.streamlog.ingest.sender import open_sender
 
@@ -410,10 +421,12 @@ class Producers(Group):
 
 
 class Runs(Group):
-    """Shows the records of past sweeps and vacuums, in the bucket or in the folder of `--record-dir`: `cluster.runs`."""
+    """The methods that show records of past sweeps and vacuums, in the bucket or in a folder of `--record-dir`:
+    `cluster.runs`.
+    """
 
     def list(self, last: int = 20, *, record_dir: Path | None = None) -> RunList:
-        """Return the `last` newest runs. As `l0gc runs list`."""
+        """Return the `last` newest runs. See `l0gc runs list`."""
         from l0gc.collect.history import RunList, list_runs
 
         cluster = self._handles()
@@ -428,11 +441,11 @@ class Runs(Group):
         record_dir: Path | None = None,
         each: Callable[[RecordedObject], None] = lambda row: None,
     ) -> RunDetail:
-        """Return the fate of one run's objects. As `l0gc runs show`.
+        """Return the outcome of a run's objects. See `l0gc runs show`.
 
         Args:
-            sample: how many objects the result contains.
-            each: called with every object as it is read.
+            sample: the number of objects that the result contains.
+            each: called with each object when it is read.
         """
         from l0gc.collect.history import show_run
 
@@ -441,7 +454,7 @@ class Runs(Group):
         return show_run(cluster, run_id, sample, records=run_records(cluster, record_dir), each=each)
 
     def find(self, key: str, *, record_dir: Path | None = None) -> KeyInRun:
-        """Return the run that deleted an object, and the outcome. As `l0gc runs find`.
+        """Return the run that deleted an object, and the object's outcome. See `l0gc runs find`.
 
         Raises:
             NotFoundError: no recorded run had the object.
@@ -457,14 +470,14 @@ class Runs(Group):
 
 
 def run_records(cluster: ClusterHandles, record_dir: Path | None) -> Records:
-    """Return the records of runs, in a folder or in the bucket."""
+    """Return the place of run records: a folder or the bucket."""
     from l0gc.collect.record import FolderRecords
 
     return FolderRecords(record_dir) if record_dir is not None else cluster.store
 
 
 def checked(result: R) -> R:
-    """Return a result without a problem; raise any problem, with the result as the error's `result`."""
+    """Return a result if it has no problem. Otherwise raise the problem, with the result as the error's `result`."""
     problem = result.problem
     if problem is None:
         return result

@@ -1,6 +1,6 @@
-"""The types of the library's arguments and results, which a program may name: each is public as `l0gc.api.NAME`.
+"""The public types of the library's arguments and results: each is `l0gc.api.NAME`.
 
-A module of its own, since these imports bring in most of l0gc: `l0gc.api` imports it when the first of these is used.
+This is a separate module because these imports load most of l0gc; `l0gc.api` imports it when a type is first used.
 """
 
 # ruff: noqa: PLC0414 - the alias marks the name as public in this module
