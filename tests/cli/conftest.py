@@ -1,4 +1,4 @@
-"""What tests of commands share."""
+"""Fixtures that tests of commands share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from l0gc.cli import main as entry
 
 @pytest.fixture
 def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs a command in this process as a shell would; gives its exit code, and what it printed to stdout and stderr."""
+    """Return a function that runs a command in this process as a shell would; it gives the exit code, stdout and
+    stderr.
+    """
     monkeypatch.setattr("l0gc.cli.signals.listen", lambda: None)  # the signals are pytest's
 
     def run(*args: str) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""Every text that l0gc prints is collected from the code, and checked: what it advises exists here, and harms nothing.
+"""Collects every text that l0gc prints from the code, and checks it: its advice must exist and be harmless.
 
 A text is a string of the package that is neither a docstring nor a key. A command that it names has to exist with these
 options, a page of the documents has to be in the wheel, and no text asks a person to delete an object.
@@ -33,7 +33,7 @@ FILE = re.compile(r"\bdocs/|\w\.md\b")
 
 
 class Text(NamedTuple):
-    """A text, and where it stands."""
+    """A text, and its place in the code."""
 
     place: str
     text: str
@@ -67,7 +67,7 @@ def operations() -> list[Text]:
 
 
 def unknown(words: list[str]) -> str:
-    """Return what of a command line does not exist; empty if all of it does."""
+    """Return the part of a command line that does not exist; empty if all of it does."""
     name, rest = words[0], words[1:]
     if name not in COMMANDS:  # a misspelt command, or a sentence about l0gc: "l0gc reads only these"
         misspelt = len(name) > 3 and not name.endswith("s") and difflib.get_close_matches(name, COMMANDS, 1, 0.75)

@@ -1,4 +1,6 @@
-"""The README's first session says what the commands say, but for ids, times and sizes; and every command is captured."""
+"""The README's first session shows what the commands print, except for ids, times and sizes; and every command is
+captured.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def test_the_sessions_of_the_readme_and_of_the_ladder_are_true() -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_readme_session_runs_without_java_within_90_seconds() -> None:
-    """A copy of the tree in an empty folder, an empty environment, and no line that the README does not have."""
+    """The session runs in an empty folder with a copy of the tree, an empty environment, and only the README's lines."""
     ended = recorded("--fresh")
     assert ended.returncode == 0, ended.stderr
 

@@ -1,4 +1,4 @@
-"""Shell completion, through the protocol that shells use and in a real bash; and what is suggested for a misspelt word."""
+"""Shell completion, through the protocol that shells use and in a real bash; and suggestions for a misspelt word."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.support.cli import BIN, l0gc
 
 
 def completed(line: str) -> list[str]:
-    """What bash is offered at the end of `line`."""
+    """Return what bash is offered at the end of `line`."""
     request = {
         "_L0GC_COMPLETE": "bash_complete",
         "COMP_WORDS": line,
@@ -69,7 +69,7 @@ def test_completing_a_command_imports_no_other() -> None:
 
 @pytest.mark.weed
 def test_names_in_the_bucket_are_completed(store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By this process, and however long the machine takes to look."""
+    """This process completes them, however long the machine takes to look."""
     monkeypatch.setattr(options, "_DEADLINE_S", 120.0)
 
     def offered(line: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""What compute-watermark says of a scan, without a run."""
+"""What compute-watermark prints of a scan, without a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`l0gc config show`: each setting says where it comes from, and no secret is shown."""
+"""`l0gc config show` shows the origin of each setting, but no secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the documents say about commands, options, files and tests is what there is."""
+"""The documents describe commands, options, files and tests as they are."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _name(document: Path) -> str:
 COMMON = "options of every command"
 
 HAZARDS = [*range(1, 47)]
-"""The hazards that docs/why/hazards.md has a guard, a mutant and a test for, by their numbers there."""
+"""The numbers of the hazards for which docs/why/hazards.md has a guard, a mutant and a test."""
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
@@ -52,7 +52,7 @@ GUARD = re.compile(r"(l0gc/[\w/]+\.py)(?:::(\w+(?:\.\w+)?))?")
 
 
 def _leaves() -> Iterator[tuple[str, click.Command]]:
-    """Every command that does something: `topic create`, not `topic`."""
+    """Yield every command that does something: `topic create`, not `topic`."""
     for name in COMMANDS:
         command = load(name)
         if isinstance(command, click.Group):
@@ -77,7 +77,7 @@ def _options(command: click.Command) -> set[str]:
 
 @common_options
 def _nothing(settings: Settings) -> None:
-    """Carries the common options."""
+    """Carry the common options."""
 
 
 COMMON_OPTIONS = {
@@ -86,7 +86,7 @@ COMMON_OPTIONS = {
 
 
 def _sections(document: str) -> dict[str, str]:
-    """The sections of a page by their heading, without `l0gc` and in small letters."""
+    """Return the sections of a page by their headings, without `l0gc` and in lower case."""
     sections: dict[str, str] = {}
     heading = ""
     fenced = False
@@ -280,7 +280,7 @@ def test_commands_and_options_in_the_documents_exist(document: Path) -> None:
 
 @functools.cache
 def _definitions(file: Path) -> set[str]:
-    """Functions, classes and constants of a module, and methods as `Class.method`."""
+    """Return functions, classes and constants of a module, and methods as `Class.method`."""
     names: set[str] = set()
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
@@ -348,7 +348,7 @@ def test_the_folders_of_the_documents_are_the_readmes_four_layers() -> None:
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=_name)
 def test_no_table_of_a_document_is_broken_by_an_empty_line(document: Path) -> None:
-    """Rows need a head above them: behind an empty line they are text with bars."""
+    """Rows need a header above them: after an empty line they are text with bars."""
     blocks = re.split(r"\n\s*\n", re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL))
     rows = [block for block in blocks if block.lstrip().startswith("|")]
     assert [block for block in rows if not re.match(r"\s*\|.*\|\n *\|[ :|-]+\|(\n|$)", block)] == []

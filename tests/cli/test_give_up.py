@@ -1,4 +1,4 @@
-"""A lost L0 object on a real server, from the message that names it to the partition that goes on without it."""
+"""A lost L0 object on a real server, from the message that names it to the partition that continues without it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.cli import ended_here, l0gc, printed, text_of
 
 @pytest.fixture
 def lost(bucket: StoreConfig) -> str:
-    """The key of an L0 object that is gone: the second of four with ten records of each of two partitions."""
+    """Return the key of a deleted L0 object: the second of four with ten records of each of two partitions."""
     l0gc("init", "--create-bucket", "--shards", "4", "--journals", "1")
     l0gc("topic", "create", "events", "--partitions", "2")
     keys = []
@@ -30,7 +30,7 @@ def lost(bucket: StoreConfig) -> str:
 
 
 def offsets(*arguments: str) -> list[int]:
-    """The offsets of the records that are read, each of which has its own number as value."""
+    """Return the offsets of the records that are read, each of which has its own number as value."""
     rows: list[dict[str, Any]] = json.loads(printed("--json", "read", "events", *arguments))["records"]
     assert [int(r["value"]) for r in rows] == [r["offset"] for r in rows]
     return [r["offset"] for r in rows]

@@ -1,4 +1,4 @@
-"""What other writers put into the bucket never acts on the operator's terminal, whichever command shows it."""
+"""Text from other writers in the bucket never controls the operator's terminal, whichever command shows it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.weed
 
 EVIL = "evil\x1b[2J\x1b]0;title\x07\nl0gc: all is well\r\x9b31m\u202egnp\u2066\u200b [red]x[/red]"
 KEY = "level_zero/data/evil\u202e\x9b2J\u2028[red]/x"
-"""What XML can hold of a key; S3 sends the rest in another form."""
+"""The part of such a key that XML can hold; S3 sends the rest in another form."""
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 
 COMMANDS = (

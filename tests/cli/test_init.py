@@ -1,4 +1,4 @@
-"""`l0gc init`: what it founds, what it refuses, and that a refusal leaves nothing behind."""
+"""`l0gc init` founds a cluster or refuses, and a refusal leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def the_store() -> S3Store:
 
 
 def buckets() -> list[str]:
-    """Of those that these tests use; other tests of this process share the server's memory."""
+    """Return those buckets that these tests use; other tests of this process share the server's memory."""
     return [b["Name"] for b in client().list_buckets()["Buckets"] if b["Name"] == BUCKET]
 
 
@@ -109,7 +109,7 @@ def test_every_process_sends_unquoted_etags_to_a_store_that_needs_them(
 
 @pytest.mark.parametrize("left", ["a journal", "a watermark"])
 def test_no_cluster_is_founded_where_one_has_lost_its_controller_log(left: str) -> None:
-    """Hazard 10: the new log would give epochs out again that journals and M have seen."""
+    """Hazard 10: the new log would issue epochs again that journals and M have seen."""
     l0gc("init", "--url", URL, "--create-bucket", "--shards", "4")
     store = the_store()
     store.delete(list(store.list(CONTROLLER_LOG).modified_ms))

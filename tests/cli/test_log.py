@@ -1,4 +1,4 @@
-"""`l0gc log show` prints one JSON object a line, or one object with `--json`; exit code 4 where a line is an error."""
+"""`l0gc log show` prints one JSON object a line, or one object with `--json`; exit code 4 if a line is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes to stderr: quiet by default, an event a line as JSON, and never a secret."""
+"""Stderr is quiet by default, has an event a line as JSON on request, and never contains a secret."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The machine around a command: a user without a name and without a home, a stdout of another encoding."""
+"""Unusual machines: a user without a name or a home, and a stdout of another encoding."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from l0gc.storage.s3 import S3Store
 from tests.support.cli import BIN, founded, l0gc
 
 NOBODY = 54321
-"""A user that no /etc/passwd has, as OpenShift chooses them."""
+"""A user who is not in /etc/passwd, as OpenShift chooses them."""
 as_nobody = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("setpriv") is None, reason="only root can become another user"
 )
@@ -35,7 +35,7 @@ as_nobody = pytest.mark.skipif(
 def nameless(
     *args: str, caps: str = "+dac_override,+dac_read_search", **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command as a user without a name and a home, who may read what root may."""
+    """Run a command as a user without a name or a home, who may read what root may."""
     change = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", f"--inh-caps={caps}", f"--ambient-caps={caps}"]
     kept = {k: v for k, v in os.environ.items() if k not in {"HOME", "XDG_CONFIG_HOME", "USER", "LOGNAME"}}
     return subprocess.run(
@@ -98,7 +98,7 @@ def test_an_unreadable_default_settings_file_is_ignored(tmp_path: Path) -> None:
     (secret / "l0gc").mkdir(parents=True)
     (secret / "l0gc/config.toml").write_text("nonsense")
     secret.chmod(0o700)
-    child = os.fork()  # what it needs is imported, and the interpreter may be root's alone
+    child = os.fork()  # everything is imported by then, since only root may be able to read the interpreter
     if child == 0:
         code = 1
         try:

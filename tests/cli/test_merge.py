@@ -1,4 +1,4 @@
-"""`l0gc merge`: what it prints, its exit code, where it runs, and that Spark is started only where it is worth it."""
+"""`l0gc merge`: what it prints, its exit code, where it runs, and that Spark is started only for enough work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DONE = MergeResult(1600, 8, 100_000, 3 << 20, 4 << 20, 8, seconds=1.23456)
 
 
 def printed(result: MergeResult, *, dry_run: bool = False) -> Result:
-    """What the command prints of a run."""
+    """Return what the command prints of a run."""
     result = dataclasses.replace(result, dry_run=dry_run)
     with taking_results() as results:
         run_merge(Output(Settings()), after(result))
@@ -32,7 +32,7 @@ def printed(result: MergeResult, *, dry_run: bool = False) -> Result:
 
 
 def after(result: MergeResult) -> Callable[..., MergeResult]:
-    """A run that has this result."""
+    """Return a run with this result."""
     return lambda **options: checked(result)
 
 

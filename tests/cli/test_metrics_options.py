@@ -1,4 +1,4 @@
-"""Where metrics go: a file that adds up and is replaced in one step, a Pushgateway, and never into the exit code."""
+"""Metrics go to a file that adds up and is replaced in one step, or to a Pushgateway, and never affect the exit code."""
 
 from __future__ import annotations
 

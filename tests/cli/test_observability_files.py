@@ -1,4 +1,4 @@
-"""docs/reference/metrics.md and the examples for Prometheus and Grafana name the metrics that there are, and no others."""
+"""docs/reference/metrics.md and the examples for Prometheus and Grafana name the existing metrics, and no others."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_rules_and_dashboard_match_the_tables_of_failures() -> None:
 
 
 def test_each_cause_that_status_can_name_has_one_alert() -> None:
-    """Those that need a person at once have their own; what the next runs should end has one for all."""
+    """Causes that need a person at once have their own alert; those that the next runs should end share one."""
     exprs = [rule["expr"] for rule in alerts() if rule["expr"].partition(" unless ")[0].count("l0gc_cause{")]
     exprs = [expr.partition(" unless ")[0] for expr in exprs]
     for code in set(CODES) - {PAUSED}:

@@ -1,4 +1,4 @@
-"""What a command prints: time and cluster before what changed something, one line of a quiet gc, nothing with --quiet."""
+"""Commands print time and cluster before changes, one line for a quiet gc, and nothing with --quiet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands say when a part is done and the rest is not, on a store in memory."""
+"""Commands report what is done and what is not after a partial failure, on a store in memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.memory_store import failing, once, store_of, topic_in_memory
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
-    """A cluster with a topic of two partitions, which the commands find instead of one on S3."""
+    """Return a cluster with a topic of two partitions, which the commands find instead of one on S3."""
     found = topic_in_memory(2, 2)
     return opens(found, monkeypatch)
 
@@ -45,12 +45,12 @@ def test_an_upload_that_ends_after_its_records_says_that_they_are_there(
     raised: type[BaseException],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(uploader, "_PACKERS", 1)  # so that the first batch is the first to be written
+    monkeypatch.setattr(uploader, "_PACKERS", 1)  # so that the first batch is written first
     (tmp_path / "in").write_bytes(b"1\n2\n3\n" + b"x" * 4096)
     store_of(cluster).fault = failing(cause, "put", after=1)
     with pytest.raises(raised) as ended:
         l0gc("upload", "events", str(tmp_path / "in"), "--batch-bytes", "50", *more)
-    output = capsys.readouterr().err + str(ended.value)  # of a run that was stopped there is one sentence
+    output = capsys.readouterr().err + str(ended.value)  # a stopped run prints one sentence
     assert "3 records were committed before that" in output
     assert said in output
     assert sum(map(len, stored_values(cluster, "events"))) == 3
@@ -92,7 +92,7 @@ def test_a_reader_of_the_demo_that_has_gone_is_no_unexpected_error(monkeypatch: 
 
 
 def test_metrics_show_the_exit_code_that_a_command_leaves_with() -> None:
-    """As `l0gc status --watch` does at Ctrl-C."""
+    """`l0gc status --watch` does so at Ctrl-C."""
     with pytest.raises(click.exceptions.Exit), measuring("status") as run:
         raise click.exceptions.Exit(130)
     assert run.exit_code == 130

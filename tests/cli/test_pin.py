@@ -1,4 +1,4 @@
-"""`l0gc pin`: what it prints, and what it refuses; and the pins that other commands name."""
+"""`l0gc pin`: what it prints and what it refuses; and the pins that other commands name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`l0gc producer`: what it prints after real uploads, and for names that are not there."""
+"""`l0gc producer`: what it prints after real uploads, and for names that do not exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a command is: the share and the estimate, a note each 10 s, and a line that fits a terminal."""
+"""The progress of a command: the share and the estimate, a note each 10 s, and a line that fits a terminal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.support.cli import founded, l0gc
 
 
 class Clock:
-    """Seconds that the test decides."""
+    """A clock in seconds, which the test sets."""
 
     def __init__(self) -> None:
         self.now = 100.0

@@ -1,4 +1,6 @@
-"""`l0gc read`: a file is whole or as it was, whatever ends the command, and `--follow` goes on until it is stopped."""
+"""`l0gc read` leaves a file whole or unchanged, whatever ends the command, and `--follow` continues until it is
+stopped.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,16 @@ from tests.support.memory_store import FakeClock, MemoryStore, failing, store_of
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> ClusterHandles:
-    """A cluster with a topic of two partitions and more records than are written at once, which the command finds."""
+    """Return a cluster with a topic of two partitions and more records than are written at once, which the command
+    finds.
+    """
     found = topic_in_memory(2)
     upload(found, "events", [write(tmp_path_factory.mktemp("in") / "records", lines(3 * ROWS))])
     return opens(found, monkeypatch)
 
 
 def fails_with(cluster: ClusterHandles, e: BaseException) -> None:
-    """The reading of the first L0 object fails."""
+    """Let the read of the first L0 object fail."""
     store_of(cluster).fault = failing(e, key="level_zero/data/0")
 
 
@@ -134,7 +138,7 @@ def test_a_time_is_a_moment_or_how_long_ago(cluster: ClusterHandles) -> None:
 
 
 class Interrupting(FakeClock):
-    """While the follower waits for the first time, records land; during a later wait, Ctrl-C is pressed."""
+    """Lands records while the follower waits for the first time, and presses Ctrl-C during a later wait."""
 
     land: Callable[[], object] | None = None
     waits = 0
@@ -150,7 +154,7 @@ class Interrupting(FakeClock):
 
 @pytest.fixture
 def follows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ClusterHandles:
-    """A topic of two partitions with two records, where a third one lands while it is followed."""
+    """Return a topic of two partitions with two records, in which a third one lands while it is followed."""
     clock = Interrupting()
     found = opens(topic_in_memory(2, store=MemoryStore(clock)), monkeypatch)
     upload(found, "events", [write(tmp_path / "in", [b"a", b"b"])])

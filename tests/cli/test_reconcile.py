@@ -25,14 +25,14 @@ def result(rounds: int = 1, lost: int = 0) -> ReconcileResult:
 
 
 def printed(r: ReconcileResult) -> Result:
-    """What the command prints of a run."""
+    """Return what the command prints of a run."""
     with taking_results() as results:
         run_reconcile(Output(Settings()), after(r))
     return results[-1]
 
 
 def after(r: ReconcileResult) -> Callable[..., ReconcileResult]:
-    """A run that has this result."""
+    """Return a run with this result."""
     return lambda **options: checked(r)
 
 

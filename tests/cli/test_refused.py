@@ -1,6 +1,7 @@
-"""No command writes to the logs of a cluster of which a log went back, and no new command is forgotten (hazards 10 and 38).
+"""No command writes to the logs of a cluster after a log went back, and no new command is forgotten (hazards 10 and
+38).
 
-What a command does to a cluster stands in its row of `COMMANDS`; what needs arguments has them below.
+A command's row in `COMMANDS` gives its effect on a cluster; arguments for those that need them are below.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from tests.cli.test_docs import LEAVES
 from tests.support.cli import Ended, ended_here
 
 FILE = "FILE"
-"""Stands for a file of records that nobody has uploaded."""
+"""Stands for a file of records that were never uploaded."""
 EPOCH = "EPOCH"
-"""Stands for the cluster epoch that the restored log has."""
+"""Stands for the cluster epoch of the restored log."""
 
 ARGUMENTS: dict[str, list[str]] = {
     "topic create": ["refused --partitions 1", "again --partitions 2 --journals 2 --retention 1d"],
@@ -65,10 +66,10 @@ ARGUMENTS: dict[str, list[str]] = {
     "completion": ["bash"],
     "help": ["sweep"],
 }
-"""How the commands are run that are not run without any argument, or not only so."""
+"""The arguments of commands that need some, or are also run with some."""
 
 OF_THE_CONTROLLER = ["epoch advance", "pin delete"]
-"""What concerns the controller's log alone, and goes on where only a journal was set back."""
+"""Commands that concern only the controller's log, and still run if only a journal was set back."""
 
 ELSEWHERE = {
     "verify": "reports what is wrong here",
@@ -76,7 +77,7 @@ ELSEWHERE = {
     "table sync": "there is no table here; tests/integrations/iceberg has it",
     "table drop": "there is no table here; tests/integrations/iceberg has it",
 }
-"""What would have an effect and is not run here, and why it need not be."""
+"""Commands that would have an effect but are not run here, each with the reason."""
 
 EXPIRED_INTERVAL = "1s"
 """After this time an epoch is over, so that a tick is due for each command."""
@@ -88,14 +89,16 @@ def test_every_command_says_in_its_row_what_it_does() -> None:
 
 
 def commands(effect: str) -> dict[str, list[str]]:
-    """The arguments of the commands with that effect."""
+    """Return the arguments of the commands with that effect."""
     names = (name for name, (does, _) in effects().items() if does == effect and name not in ELSEWHERE)
     return {name: ARGUMENTS.get(name, [""]) for name in names}
 
 
 @dataclass(frozen=True)
 class Life:
-    """The objects of a bucket when it was backed up, and in the end, and the newest entry of the controller log then."""
+    """A bucket's objects at its backup and at the end; the controller log's newest entry at the backup and the highest
+    epoch.
+    """
 
     backup: dict[str, bytes]
     end: dict[str, bytes]
@@ -104,12 +107,12 @@ class Life:
 
 
 _LIVES: dict[bool, Life] = {}
-"""One in which M passed the epoch of the backup, and one in which it did not: each is lived once, and copied."""
+"""A life in which M passed the epoch of the backup, and one in which it did not: each is lived once, and copied."""
 
 
 class Place:
-    """A bucket of which a part was set back: the controller log, while M or only the published epoch is ahead of it, or all
-    journals. `newest` is what that part held before.
+    """A bucket of which a part was set back: the controller log, while M or only the published epoch is ahead of it, or
+    all journals. `newest` is what that part held before.
     """
 
     def __init__(
@@ -141,7 +144,7 @@ class Place:
             self.done("epoch", "advance")
             self.done("upload", "events", str(self.file))
             if m_is_ahead:
-                self._lift()  # what is unreconciled holds M
+                self._lift()  # unreconciled records hold M
         self.done("housekeep", "--barrier")
         self.done("compute-watermark", "--no-scan", "--engine", "local")
         return Life(backup, self._bodies(""), epoch, self._newest_entry(CONTROLLER_LOG))
@@ -166,7 +169,9 @@ class Place:
         assert ended.code == 0, ended.stderr
 
     def objects(self, *prefixes: str) -> dict[str, str]:
-        """What lies below these prefixes, each with its ETag, but for the notes of how a command last ended (status)."""
+        """Return the objects below these prefixes, each with its ETag, except the notes of how a command last ended
+        (status).
+        """
         base = self._config.prefix
         listing = self.store.client.list_objects_v2(Bucket=self._config.bucket, Prefix=base)
         assert not listing["IsTruncated"]
@@ -174,7 +179,7 @@ class Place:
         return {k: etag for k, etag in found.items() if k.startswith(prefixes) and not k.startswith(ATTEMPTS)}
 
     def runs(self, table: dict[str, list[str]]) -> Iterator[tuple[str, Ended]]:
-        """Runs the commands of a table, and yields how each ended."""
+        """Run the commands of a table, and yield how each ended."""
         for command, invocations in table.items():
             for options in invocations:
                 arguments = options.replace(FILE, str(self.file)).replace(EPOCH, str(self.epoch)).split()

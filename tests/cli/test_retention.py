@@ -1,4 +1,4 @@
-"""`l0gc expire` and `delete-records`: what they print, where they refuse, and what `read` says of records that are gone."""
+"""`l0gc expire` and `delete-records`: what they print and refuse, and what `read` prints about deleted records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tests.support.cli import ended_here, l0gc, printed, text_of
 
 @pytest.fixture
 def topic(bucket: StoreConfig, tmp_path: Path) -> StoreConfig:
-    """A topic with an L1 object of five records in each of two partitions, and three more records in partition 0."""
+    """Create a topic with an L1 object of five records in each of two partitions, and three more records in partition
+    0.
+    """
     l0gc("init", "--create-bucket", "--shards", "4", "--journals", "1")
     l0gc("topic", "create", "events", "--partitions", "2")
     with library.open(f"s3://{bucket.bucket}/{bucket.prefix}".rstrip("/")) as cluster:
@@ -57,7 +59,7 @@ def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> N
     (zero, one) = l0gc("topic", "describe", "events")["offsets"]
     assert (zero["log_start_offset"], zero["last_reconciled_offset"], zero["next_offset"]) == (5, 4, 8)
     assert (one["log_start_offset"], one["l1_objects"]) == (5, 0)
-    time.sleep(1.1)  # the store's clock has whole seconds, and the newest records have not
+    time.sleep(1.1)  # the store's clock has whole seconds, but the newest records do not
     assert text_of("delete-records", "events", "--all-partitions", "--before-time", "0s", "--yes") == [
         "3 records of 1 partition deleted",
         "events/0 begins at offset 8 (was 5)",

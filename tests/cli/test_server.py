@@ -1,4 +1,4 @@
-"""`l0gc server`: what it prints is all that another terminal needs, and nothing of it is left at its end."""
+"""`l0gc server` prints all that another terminal needs, and leaves nothing behind at its end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOST = "127.0.0.1"
 
 @contextmanager
 def running(*args: str, tmp: Path) -> Iterator[subprocess.Popen[str]]:
-    """A server in a process of its own, whose temporary folders are below `tmp`."""
+    """Run a server in its own process, with its temporary folders below `tmp`."""
     process = subprocess.Popen(
         [*BIN, "server", *args],
         env={**os.environ, "TMPDIR": str(tmp)},

@@ -1,4 +1,4 @@
-"""What a signal does to a run: the first one asks it to end, the second one ends it."""
+"""Signals to a run: the first one requests its end, the second one ends it."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.support.cli import l0gc
 
 
 def given(monkeypatch: pytest.MonkeyPatch, *args: str) -> dict[str, Any]:
-    """What an engine is made of for a command with these options."""
+    """Return the settings of the engine for a command with these options."""
     made: list[dict[str, Any]] = []
 
     def engine(wanted: str, **options: Any) -> AbstractContextManager[None]:

@@ -1,4 +1,4 @@
-"""What `l0gc status` shows people: 80 columns, no colour where none is wanted, and money that can be checked by hand."""
+"""`l0gc status` without `--json`: 80 columns, no colour if none is wanted, and costs that can be checked by hand."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ URL = "s3://my-bucket/a/rather/long/prefix/of/my-cluster/"
 
 @pytest.fixture
 def held() -> Overview:
-    """M is held by an object that is gone."""
+    """Return an overview in which a missing object holds M."""
     cluster = loaded_cluster()
     for _ in range(4):
         cluster.controller.advance()

@@ -1,4 +1,4 @@
-"""A stdout that is full, closed or without a reader, a full disk, and arguments that are no text: a sentence each."""
+"""A full, closed or unread stdout, a full disk, and arguments that are not text: one sentence each."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_an_argument_that_is_no_text_is_refused_by_name(
     for arguments, said in NO_TEXT:
         if all(a.isascii() for a in arguments):
             assert run_here(*arguments) == (2, "", said)
-        else:  # pytest keeps what is logged in this process, and its processes cannot send each other what is no text
+        else:  # pytest keeps what is logged in this process, and its processes can only send each other text
             ended = subprocess.run([*BIN, *arguments], capture_output=True, text=True, check=False)
             assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", said)
     assert l0gc("status")["paused"] is None

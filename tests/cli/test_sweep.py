@@ -1,4 +1,4 @@
-"""The commands of sweeps and vacuums: what they take, what they say, which records they leave."""
+"""The commands of sweeps and vacuums: their options, their output, and the records that they leave."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_what_is_eligible_is_not_counted_where_it_does_not_matter() -> None:
 
 
 def test_a_limited_sweep_runs_in_one_process() -> None:
-    """Spark refuses it, and what `auto` chooses must work however large the bucket has become."""
+    """Spark refuses limits, and `auto` must choose an engine that works however large the bucket has become."""
     work = sweep_work(lambda enough: 10**9, limits="--max-objects")
     chosen, reason = choose_engine("auto", work, CLUSTER, cores=2, java=True)
     assert (chosen, "one process" in reason) == ("local", True)

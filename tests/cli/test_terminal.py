@@ -1,4 +1,4 @@
-"""What others wrote into the bucket reaches the terminal as visible characters of one line."""
+"""Text from other writers in the bucket reaches the terminal as visible characters of one line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ HOSTILE = [
     ("a\nl0gc: all is well", "a\\nl0gc: all is well"),
     ("a\r\tb", "a\\r\\tb"),
     ("\x00\x07\x7f", "\\x00\\x07\\x7f"),
-    ("\x9b31m", "\\x9b31m"),  # the same as ESC [ where a terminal knows C1
+    ("\x9b31m", "\\x9b31m"),  # the same as ESC [ if a terminal supports C1
     ("\u202egnp.exe", "\\u202egnp.exe"),
     ("\u2066x\u2069", "\\u2066x\\u2069"),
     ("a\u200bb\ufeff", "a\\u200bb\\ufeff"),

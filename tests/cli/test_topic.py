@@ -110,7 +110,7 @@ def test_a_topic_keeps_what_its_retention_says_or_the_clusters(cluster: StoreCon
     for wrong in (["events"], ["--defaults"], ["events", "--defaults", "--retention", "1s"], ["--retention", "1s"]):
         with pytest.raises(UsageError):
             l0gc("topic", "alter", *wrong)
-    for value in ("7", "604800000", "-2", "7 days", "", "1e3", "d", "1x"):  # as Kafka has it, 7 is 7 ms
+    for value in ("7", "604800000", "-2", "7 days", "", "1e3", "d", "1x"):  # in Kafka, 7 is 7 ms
         ended = ended_here("topic", "alter", "events", "--retention", value)
         assert (ended.code, "use 90m, 12h or 7d" in ended.stderr) == (2, True)
 

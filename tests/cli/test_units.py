@@ -16,7 +16,7 @@ HOUR = 3_600_000
 @pytest.mark.parametrize(
     ("text", "ms"),
     [
-        ("1970-01-01T00:00:00Z", 1),  # not 0, which is now
+        ("1970-01-01T00:00:00Z", 1),  # not 0, which means the current time
         ("1970-01-02T01:00:00.250+01:00", 24 * HOUR + 250),
         ("90m", -90 * 60_000),
         ("7d", -7 * 24 * HOUR),

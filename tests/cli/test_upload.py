@@ -49,7 +49,7 @@ def test_an_input_without_lines_is_accepted_only_as_raw(bucket: StoreConfig, tmp
 
 
 def test_read_as_json_includes_create_times_and_headers(bucket: StoreConfig, tmp_path: Path) -> None:
-    """From L0 and from L1, in a partition that has records with both, with one of them, and with neither."""
+    """The records are in L0 and in L1, in a partition with records that have both, one of them, or neither."""
     founded(1)
     timed, plain = tmp_path / "timed", tmp_path / "plain"
     timed.write_bytes(b'{"at":1704067200007}\n{"at":"2024-01-01T02:00:00+02:00"}\n')

@@ -15,7 +15,9 @@ from tests.crash.checks import BrokenError
 from tests.crash.points import WHEN, Bench, points_of
 
 VERIFY_EVERY = 20
-"""`verify` reads the whole bucket with Spark and takes as long as several points; the readers' checks are at every one."""
+"""`verify` reads the whole bucket with Spark and takes as long as several points; the readers' checks run at every
+point.
+"""
 
 
 @dataclass

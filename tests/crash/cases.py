@@ -1,4 +1,4 @@
-"""The commands that are killed: in which cluster, with which arguments, and what they must have done in the end."""
+"""The commands that are killed: their clusters, their arguments, and what they must have achieved at the end."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ NEW: Final = "fresh"
 BEFORE: Final = 4
 """The first offset that `delete-records` leaves: in the middle of an L1 object."""
 HOLE: Final = (0, 2)
-"""What `give-up` is given: the records of a partition in one L0 object."""
+"""The offsets of a partition in one L0 object, for `give-up`."""
 VACUUM: Final = ["vacuum", "--l1-grace", "0s", "--orphan-age", "0s", "--engine", "local"]
 VACUUMED: Final = (*[["epoch", "advance"]] * (GRACE_EPOCHS + 1), ["housekeep"], VACUUM)
-"""What deletes all that is nobody's in L1, with no time of grace."""
+"""Commands that delete everything in L1 that no journal names, without grace."""
 RECONCILE: Final = ["reconcile", "--engine", "local"]
 MERGE: Final = ["merge", "--fan-in", "2", "--engine", "local"]
 BEFORE_S: Final = 60
-"""How long the commands take that run before another one."""
+"""How many seconds the commands take that run before another one."""
 FILE: Final = "FILE"
 """Stands for the path of a file with `INPUT` in a command's arguments."""
 
@@ -61,7 +61,7 @@ def _want(truth: bool, text: str) -> None:
 
 
 def only_named_is_left(view: View) -> None:
-    """Raises `BrokenError` if an L1 object is there that no journal names, or none is that one names."""
+    """Raise `BrokenError` unless the L1 objects are exactly those that journals name, and all dropped ones are purged."""
     listed = set().union(*(named(view.cluster, topic) for topic in view.state.topics))
     there = {k for k in view.keys if k.startswith("level_one/")}
     _want(there >= listed, f"gone are {sorted(listed - there)}")
@@ -76,10 +76,9 @@ class Case:
 
     `shared` ones run in this process, with one Spark session. `clock_ahead_s` moves the store's clock for the command.
     `before` are commands that run first, undisturbed; the store's clock reaches `clock_ahead_s` with the last of them.
-    `cleaned` are commands that run after the killed command, and once more after the repeated one, while others read; after
-    them `left` must hold.
-    `done` is an error that tells a repeated command that nothing is left to do. `may_go` are the topics of which it deletes
-    records, and `hole` is what it gives up.
+    `cleaned` are commands that run after the killed command, and once more after the repeated one, while others read;
+    after them `left` must hold. `done` are errors by which a repeated command reports that nothing is left to do.
+    `may_go` are the topics whose records it deletes, and `hole` is what it gives up.
     """
 
     name: str
@@ -98,7 +97,7 @@ class Case:
 
 
 def _uploaded(view: View, scene: Scene) -> None:
-    """That the records are there once, and in order, has been checked."""
+    """Check the producer; other checks cover that the records are there once, and in order."""
     _want(set(view.state.producers) == {"nightly"}, f"producers are {sorted(view.state.producers)}")
 
 
@@ -194,7 +193,7 @@ def _records_deleted(view: View, scene: Scene) -> None:
 
 
 def _given_up(view: View, scene: Scene) -> None:
-    """That the offsets are a hole, and no others, has been checked."""
+    """Check for a single hole; other checks cover its offsets."""
     holes = [f for p, j in view.partitions.items() for f in j.topic(p.revision).files(p.partition) if f.is_hole]
     _want(len(holes) == 1, f"its holes are {holes}, not one")
 
@@ -206,7 +205,7 @@ def _vacuumed(view: View, scene: Scene) -> None:
 
 
 def _pinned(view: View, scene: Scene) -> None:
-    """A pin whose command was killed before it took effect says so: it is deleted, and created again."""
+    """Check the windows, after replacing a pin whose command was killed before it took effect."""
     pin = view.state.pin("backup")
     if not pin.in_effect:
         view.cluster.controller.delete_pin("backup")

@@ -1,4 +1,4 @@
-"""What must hold in a bucket at any moment, and so also behind a killed command: looked up by l0gc's own readers."""
+"""What must hold in a bucket at any time, including after a killed command, as read by l0gc's own readers."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LOST: Final = b"(given up)"
 
 
 class BrokenError(AssertionError):
-    """Something that must hold does not."""
+    """A condition that must hold does not."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A bucket as it is now. Records that were deleted are `GONE` in `records`, and those that were given up `LOST`."""
+    """A bucket as it is. In `records`, deleted records are `GONE`, and given-up ones `LOST`."""
 
     cluster: ClusterHandles
     state: ControllerState
@@ -38,7 +38,7 @@ class View:
     keys: set[str]
 
     def l0_epochs(self, scene: Scene) -> dict[str, int]:
-        """Every L0 object, with its epoch."""
+        """Return every L0 object with its epoch."""
         parsed = {k: scene.layout.parse(k) for k in self.keys}
         return {k: p.epoch for k, p in parsed.items() if p is not None}
 
@@ -86,13 +86,13 @@ def check(
     may_go: frozenset[str] = frozenset(),
     hole: tuple[str, int, int, int] | None = None,
 ) -> None:
-    """Raises `BrokenError`.
+    """Check a bucket; raises `BrokenError`.
 
     Args:
         watermark_before: the M that was published when the command began.
-        coming: the records that the command uploads; they may be there as far as it got.
+        coming: the records that the command uploads, of which a part may have landed.
         complete: whether all of them must be there.
-        may_go: the topics of which the command deletes records, the oldest first.
+        may_go: the topics whose records the command deletes, the oldest first.
         hole: the topic, partition, first and last offset of what the command gives up: all of it, or nothing yet.
     """
     if not watermark_before <= view.watermark <= view.state.epoch:
@@ -131,7 +131,9 @@ def check(
 
 
 def _listed(view: View, p: PartitionId) -> list[tuple[str, int, int]]:
-    """What the partition has in L1, in order: the key of its own or a shared object, its first and last offset there."""
+    """Return the L1 objects of a partition in order: the key of its own or a shared object, its first and last offset
+    there.
+    """
     topic, journal = view.partitions[p].topic(p.revision), view.state.topic(p.topic).journal_of(p.partition)
     shared = {name_text(o.name): shared_key(p.topic, p.revision, journal, o) for o in topic.shared}
     files = map(l1_file, of_partition(topic.all_rows(), p.partition))

@@ -1,9 +1,9 @@
-"""Killing a command at one of its requests, and looking at what becomes of the cluster.
+"""Kills a command at one of its requests, and checks the cluster afterwards.
 
 A point is a request's number and whether the command dies before the server sees it or after the server has answered.
-Commands of their own process die by SIGKILL, or by another signal while all requests from there on hang. The Spark commands
-run in this process, where the proxy plays dead instead: from that request on nothing of theirs, nor of their executors',
-reaches the server any more.
+Commands in their own process die by SIGKILL, or by another signal while all requests from there on hang. The Spark
+commands run in this process, in which the proxy plays dead instead: from that request on, no request of theirs or of
+their executors reaches the server.
 """
 
 from __future__ import annotations
@@ -49,22 +49,22 @@ _TRIES: Final = 3
 _PROCESS_S: Final = 120
 STOPS_WITHIN_S: Final = 10.0
 _NOTICED_S: Final = 0.5
-"""How long a request hangs until the signal comes, so that the command waits for it."""
+"""How many seconds a request hangs until the signal comes, so that the command waits for it."""
 _BUCKET: Final = "l0gc-crash"
 _PROCESSES: Final = multiprocessing.get_context("forkserver")
-"""Gives each command a process that has imported everything: that takes longer than most commands."""
+"""Gives each command a process that has imported everything, since the imports take longer than most commands."""
 _PROCESSES.set_forkserver_preload(
     [__name__, "boto3", "l0gc.streamlog.level_one.merge", "l0gc.collect.vacuum", "l0gc.integrations.iceberg.sync"]
 )
 
 
 def points_of(requests: list[Request]) -> list[tuple[int, str]]:
-    """Every point of a command that asks for this."""
+    """Return every point of a command that makes these requests."""
     return [(r.number, when) for r in requests for when in WHEN]
 
 
 def _to_its_end(process: ForkServerProcess) -> None:
-    """Start the process and wait for it; one that does not end is killed."""
+    """Start the process and wait for it; kill it if it does not end."""
     process.start()
     try:
         process.join(_PROCESS_S)
@@ -74,14 +74,14 @@ def _to_its_end(process: ForkServerProcess) -> None:
 
 
 def _act(others: Callable[[], None], environment: dict[str, str]) -> None:
-    """What a process of others does: Arrow connects to nothing in one process while it waits for an answer."""
+    """Act for others in their own process, because Arrow connects to nothing while its process waits for an answer."""
     os.environ.clear()
     os.environ.update(environment)
     others()
 
 
 def _command(args: Sequence[str], environment: dict[str, str], errors: Path) -> None:
-    """What such a process does: the command, as its user would start it."""
+    """Run the command in this process, as its user would start it."""
     os.environ.clear()
     os.environ.update(environment)
     with Path(os.devnull).open() as nothing, errors.open("w") as err:
@@ -93,7 +93,7 @@ def _command(args: Sequence[str], environment: dict[str, str], errors: Path) -> 
 
 
 class Bench:
-    """A bucket, where one point after another is tried, each in its own prefix; and Spark, once it is needed."""
+    """A bucket in which one point after another is tried, each in its own prefix; and Spark, once it is needed."""
 
     def __init__(self, server: SeaweedFS, scratch: Path) -> None:
         self._server = server
@@ -106,7 +106,7 @@ class Bench:
         self._input = scratch / "input"
 
     def _begin_anew(self) -> None:
-        """Take a prefix in which nothing ever was: a listing takes this server longer with all that was deleted there."""
+        """Take a prefix that was never used: this server lists a prefix more slowly if many objects were deleted there."""
         server, self._tried = self._server, self._tried + 1
         self._config = StoreConfig(_BUCKET, f"cluster-{self._tried}/", server.endpoint_url, server.region)
         self._bulk = Obstore(
@@ -129,14 +129,14 @@ class Bench:
         self._stack.close()
 
     def _environment(self) -> contextlib.AbstractContextManager[object]:
-        """The variables that name the server, as for a user of the command line."""
+        """Set the variables that name the server, as for a user of the command line."""
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "L0GC_"))}
         here = self._server.environment() | {"L0GC_URL": self._config.url}
         here |= environment(str(self._scratch), _BUCKET, self._tried)
         return mock.patch.dict(os.environ, clean | here, clear=True)
 
     def spark(self) -> SparkSession:
-        """The one session for all that needs Spark."""
+        """The one session for everything that needs Spark."""
         if self._spark is None:
             self._spark = self._stack.enter_context(shared_spark())
         return self._spark
@@ -144,7 +144,7 @@ class Bench:
     # -- one point ----------------------------------------------------------------------------------------------------
 
     def requests_of(self, case: Case) -> list[Request]:
-        """What an undisturbed run asks for; it is checked like any other."""
+        """Return the requests of an undisturbed run, which is checked like any other."""
         self._begin_anew()
         with self._environment():
             scene, before = self._prepare(case)
@@ -164,20 +164,20 @@ class Bench:
             number: any other signal than SIGKILL comes while that request hangs.
 
         Returns:
-            The request that it died of; None if it sent fewer, and ended well.
+            The request at which it died; None if it sent fewer, and ended well.
 
         Raises:
-            BrokenError: something does not hold that must.
+            BrokenError: a condition does not hold that must.
         """
         self._begin_anew()
         with self._environment():
             return self._try_point(case, n, number, after=when == "after", verify=verify)
 
     def meet(self, case: Case, n: int, others: Callable[[], None]) -> Request | None:
-        """Have others act before the n-th request of the command, which goes on then; and check.
+        """Have others act before the n-th request of the command, which then continues; and check.
 
         Raises:
-            BrokenError: something does not hold that must.
+            BrokenError: a condition does not hold that must.
         """
         self._begin_anew()
         with self._environment():
@@ -233,7 +233,7 @@ class Bench:
         return died_at
 
     def _prepare(self, case: Case) -> tuple[Scene, int]:
-        """Put the case's scene there; returns it, and the M that is published in it."""
+        """Put the case's scene into the bucket; return it, and the M that is published in it."""
         if case.name not in self._scenes:
             self._scenes[case.name] = case.build(self._scratch)
         scene = self._scenes[case.name]
@@ -246,7 +246,7 @@ class Bench:
         return scene, look(self._mirror()).watermark
 
     def _mirror(self) -> ClusterHandles:
-        """The cluster as it is now, in memory: looking at it there is quick, and changes nothing."""
+        """Return the present cluster in memory, where reading is quick and changes nothing."""
         store = MemoryStore(FakeClock(time.time_ns() // 1_000_000))
         for page in obstore.list(self._bulk):
             for o in page:
@@ -274,7 +274,9 @@ class Bench:
         return behaviour.fired
 
     def _stop(self, case: Case, n: int, number: signal.Signals, *, after: bool) -> Request | None:
-        """Send the signal while the n-th request hangs; the command says so, and ends in time with the signal's code."""
+        """Send the signal while the n-th request hangs; check the command's note, and that it ends in time with the
+        signal's code.
+        """
         behaviour, errors = HangAt(n, after=after), self._scratch / "errors"
         with Proxy(self._server.endpoint_url, behaviour, clock_ahead_s=case.clock_ahead_s) as proxy:
             environment = {**os.environ, "AWS_ENDPOINT_URL_S3": proxy.endpoint_url}
@@ -337,7 +339,7 @@ class Bench:
                 raise BrokenError(f"after {case.cleaned[-1][0]}: {found[0]}")
 
     def _clean(self, case: Case) -> bool:
-        """Delete what the case says, if anything; returns whether it says so."""
+        """Run the case's cleaning commands; return whether it has any."""
         for args in case.cleaned:
             l0gc(*args)
         return bool(case.cleaned)

@@ -1,4 +1,4 @@
-"""Readers of a cluster that others work on: each reads whole topics, over and over, until the block ends."""
+"""Readers of a cluster that others change: each reads whole topics, over and over, until the block ends."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from tests.crash.scenes import Records
 
 _READERS: Final = 2
 _PAUSE_S: Final = 0.05
-"""The longest pause between two records of a reader: a vacuum comes in the middle of what it reads."""
+"""The longest pause in seconds between two records of a reader, so that a vacuum comes in the middle of its read."""
 
 
 @contextmanager
 def readers(config: StoreConfig, records: Records, seed: str) -> Iterator[None]:
-    """Raises `BrokenError` at the end of the block if a reader missed a record, or failed in any way."""
+    """Run readers; raise `BrokenError` at the end of the block if one missed a record, or failed in any way."""
     ended = threading.Event()
     with (
-        # So few records are in one partition that they would be read at once otherwise.
+        # The few records of a partition would otherwise be read at once.
         mock.patch.object(l0gc.streamlog.reader, "WINDOW_BYTES", 1),
         ThreadPoolExecutor(_READERS) as pool,
     ):

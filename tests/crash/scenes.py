@@ -1,7 +1,7 @@
-"""The clusters that commands are killed in: built in memory by l0gc's own functions, and put on a real server as they are.
+"""The clusters in which commands are killed: built in memory by l0gc's own functions, and copied to a real server.
 
-A scene is the same for every point of a command, and costs one write for each object. Its log entries are 20 minutes old,
-so a tick is due. The store calls its objects new, whatever is in them.
+A scene is the same for every point of a command, and costs one write for each object. Its log entries are 20 minutes
+old, so a tick is due. The store dates its objects anew, whatever is in them.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ MANY: Final = "many"
 PARTITIONS: Final = {TOPIC: 2, SMALL: 1}
 AGE_S: Final = TRUNCATE_MIN_AGE_MS // 1000 + 300
 INPUT: Final = [f"new-{i:03}".encode() for i in range(30)]
-"""What `upload` is given."""
+"""The input of `upload`."""
 
 LIFTS: Final = 5
-"""So many L1 objects a partition has where there is something to merge."""
+"""How many L1 objects a partition has if there is something to merge."""
 _ENTRIES: Final = 50
-"""By which a journal is behind its last checkpoint, more than housekeeping lets pass."""
+"""How many entries a journal has after its last checkpoint, more than housekeeping permits."""
 
 Records = dict[str, list[list[bytes]]]
 """Of each topic, the values of each partition."""
@@ -53,7 +53,7 @@ Records = dict[str, list[list[bytes]]]
 
 @dataclass(frozen=True)
 class Scene:
-    """A bucket's objects, and the records in them; `watermark` is what `compute-watermark` makes of it."""
+    """A bucket's objects, and the records in them; `watermark` is the M that `compute-watermark` computes for it."""
 
     objects: dict[str, bytes]
     records: Records
@@ -73,7 +73,7 @@ class _Builder:
             self.upload(topic, count)
 
     def upload(self, topic: str, count: int) -> None:
-        """Records in several L0 objects, at an epoch of their own."""
+        """Upload records in several L0 objects, at their own epoch."""
         self.cluster.controller.advance()
         before = sum(map(len, self.records[topic]))
         lines = [f"{topic}-{i:03}".encode() for i in range(before, before + count)]
@@ -88,13 +88,13 @@ class _Builder:
         return Scene(objects, self.records, self.cluster.controller.layout(), watermark)
 
     def many_l1_objects(self) -> None:
-        """`LIFTS` more in each partition of `TOPIC`."""
+        """Add `LIFTS` more L1 objects to each partition of `TOPIC`."""
         for _ in range(LIFTS):
             self.upload(TOPIC, 4)
             self.lift()
 
     def lift(self) -> None:
-        """All that there is to L1, and M above it."""
+        """Lift all records to L1, and raise M above them."""
         housekeep(self.cluster, barrier=True)
         reconcile(self.cluster)
         housekeep(self.cluster)
@@ -102,7 +102,7 @@ class _Builder:
 
 
 def in_turn(lines: list[bytes], partition: int, partitions: int) -> list[bytes]:
-    """The lines that a partition gets of an upload without `--partition` and `--key-field`."""
+    """Return the lines that a partition gets from an upload without `--partition` and `--key-field`."""
     return lines[partition::partitions]
 
 
@@ -113,22 +113,22 @@ def compute_watermark(cluster: ClusterHandles) -> int:
 
 
 def quiet(scratch: Path) -> Scene:
-    """Two topics, with records in L0."""
+    """Build two topics, with records in L0."""
     return _Builder(scratch).scene()
 
 
 def pinned(scratch: Path) -> Scene:
-    """The same, with a pin."""
+    """Build the same with a pin."""
     b = _Builder(scratch)
     create_pin(b.cluster, "backup", 3_600_000)
     return b.scene()
 
 
 def overdue(scratch: Path) -> Scene:
-    """All that housekeeping has to do, once 20 minutes have passed.
+    """Build everything that housekeeping has to do, once 20 minutes have passed.
 
-    The controller's log has a checkpoint and the entries that it covers; a journal is due for a checkpoint; a deleted topic
-    is open in its journal.
+    The controller's log has a checkpoint and the entries that it covers; a journal is due for a checkpoint; a deleted
+    topic is open in its journal.
     """
     b = _Builder(scratch)
     b.cluster.controller.create_topic(DELETED, 1)
@@ -144,7 +144,7 @@ def overdue(scratch: Path) -> Scene:
 
 
 def reconciled(scratch: Path) -> Scene:
-    """An M that can move up: records in L1, and more in L0."""
+    """Build an M that can move up: records in L1, and more in L0."""
     b = _Builder(scratch)
     b.lift()
     b.upload(TOPIC, 6)
@@ -157,7 +157,7 @@ def reconciled(scratch: Path) -> Scene:
 
 
 def sweepable(scratch: Path) -> Scene:
-    """L0 objects in every shard that M allows to delete, orphans among them, and live ones above M."""
+    """Build L0 objects in every shard that M allows to delete, orphans among them, and live ones above M."""
     b = _Builder(scratch)
     layout, chance = b.cluster.controller.layout(), random.Random(7)
     for shard in range(layout.shards):
@@ -171,14 +171,14 @@ def sweepable(scratch: Path) -> Scene:
 
 
 def mergeable(scratch: Path) -> Scene:
-    """Several small L1 objects in each partition."""
+    """Build several small L1 objects in each partition."""
     b = _Builder(scratch)
     b.many_l1_objects()
     return b.scene(compute_watermark(b.cluster))
 
 
 def too_old(scratch: Path) -> Scene:
-    """A topic that keeps nothing of what is in L1, and has some; more of it is not in L1 yet."""
+    """Build a topic with records in L1, none of which its retention keeps, and more that are not in L1 yet."""
     b = _Builder(scratch)
     b.cluster.controller.alter_topic(TOPIC, RetentionSettings(bytes=0))
     b.upload(TOPIC, 6)
@@ -188,15 +188,16 @@ def too_old(scratch: Path) -> Scene:
 
 
 def vacuumable(scratch: Path) -> Scene:
-    """L1 that was merged away, that was expired, that a deleted topic had, and that no journal has ever named; with
-    records in L1 and in L0 that stay."""
+    """Build L1 objects that were merged away, that were expired, that a deleted topic had, and that no journal has ever
+    named; with records in L1 and in L0 that stay.
+    """
     b = _littered(scratch)
     b.upload(TOPIC, 4)
     return b.scene(compute_watermark(b.cluster))
 
 
 def unfinished(scratch: Path) -> Scene:
-    """As `vacuumable`, with more to merge and more to reconcile."""
+    """Build the scene of `vacuumable`, with more to merge and more to reconcile."""
     b = _littered(scratch)
     b.many_l1_objects()
     b.upload(TOPIC, 4)
@@ -205,7 +206,7 @@ def unfinished(scratch: Path) -> Scene:
 
 
 def sharing(scratch: Path) -> Scene:
-    """Two shared L1 objects, a day old, of partitions that have more records in L0."""
+    """Build two shared L1 objects, a day old, of partitions that have more records in L0."""
     b = _Builder(scratch, AGE_S * 1000 + DRAINED_AGE_MS)
     b.cluster.controller.create_topic(MANY, LEAST_PARTITIONS)
     b.records[MANY] = [[] for _ in range(LEAST_PARTITIONS)]

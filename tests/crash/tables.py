@@ -1,4 +1,4 @@
-"""What must hold of the table of `TOPIC`, which PyIceberg keeps outside of the bucket that is looked at."""
+"""What must hold of the table of `TOPIC`, which PyIceberg keeps outside of the checked bucket."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ from tests.support.reconcile import named
 
 CATALOG: Final = "lake"
 SYNC: Final = ["table", "sync", "--keep-snapshots", "0s"]
-"""A sync that takes a new pin, commits, and ends what the last but one left: its snapshot, metadata files, and pin."""
+"""A sync that takes a new pin, commits, and removes what the last but one left: its snapshot, metadata files, and pin.
+"""
 
 
 def environment(scratch: str, bucket: str, number: int) -> dict[str, str]:
-    """The variables that name a catalog in which no table ever was; Arrow would wait for 3 s for an answer."""
+    """Return the variables that name a catalog which never had a table; Arrow would wait for 3 s for an answer."""
     known = {
         "TYPE": "sql",
         "URI": f"sqlite:///{scratch}/catalog-{number}.db",
@@ -33,7 +34,7 @@ def environment(scratch: str, bucket: str, number: int) -> dict[str, str]:
 
 
 def table_is_readable(view: View) -> None:
-    """Raises `BrokenError`: a snapshot names an object that is not there, or one twice."""
+    """Raise `BrokenError` if a snapshot names an object that does not exist, or names one twice."""
     there = _table()
     for snapshot in there.metadata.snapshots:
         names = _names(there, snapshot.snapshot_id)
@@ -44,7 +45,7 @@ def table_is_readable(view: View) -> None:
 
 
 def table_is_synced(view: View, scene: Scene) -> None:
-    """Raises `BrokenError`: the table does not name what the journals list, or something is left over of earlier syncs."""
+    """Raise `BrokenError` if the table does not name what the journals list, or if earlier syncs left anything over."""
     table_is_readable(view)
     there = _table()
     head = there.current_snapshot()
@@ -58,7 +59,7 @@ def table_is_synced(view: View, scene: Scene) -> None:
 
 
 def others_merge_sync_and_vacuum() -> None:
-    """What another process does while a sync runs."""
+    """Merge, sync and vacuum, as another process may while a sync runs."""
     with l0gc.open(os.environ["L0GC_URL"]) as cluster:
         cluster.merge(fan_in=2)
         cluster.tables.sync(keep_snapshots_s=0)

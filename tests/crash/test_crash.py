@@ -1,4 +1,4 @@
-"""A sample of the points that `make crash-test` tries all of: killed and run again, a command has done what it should."""
+"""Tries a sample of the points of `make crash-test`: a command that was killed and run again has achieved its aim."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ QUICK = {"upload"}
 """The command of `make test`."""
 SAMPLE = 3
 HANGING = ("topic-create", "upload", "housekeep", "sweep", "merge-vacuum", "table-sync")
-"""One command for each way to work; each takes ten seconds to end. `tests/flows/test_hanging.py` has those that read."""
+"""One command for each way to work; each takes ten seconds to end. `tests/flows/test_hanging.py` has those that read.
+"""
 MEETINGS = 2
 SPARK_SAMPLE = 2
-"""Points of each command; of those that need Spark there are fewer, and the last is verified."""
+"""How many points of each command are tried; commands that need Spark have fewer, and the last is verified."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def bench(weed: SeaweedFS, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def _sampled(points: list[tuple[int, str]], name: str, size: int) -> list[tuple[int, str]]:
-    """Points at equal distances, from one that the command's name chooses; of both kinds, since the distance is odd."""
+    """Return points at equal distances from one that the command's name chooses; the odd distance gives both kinds."""
     distance = max(1, len(points) // size) | 1
     return points[random.Random(name).randrange(distance) :: distance]
 

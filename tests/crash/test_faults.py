@@ -1,4 +1,6 @@
-"""The whole loop through a proxy that makes requests fail: each job is repeated as cron would, and nothing is lost."""
+"""Runs the whole loop through a proxy that makes requests fail: each job is repeated as cron would, and nothing is
+lost.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ RATE = 0.04
 OUTAGES = 0.06
 TRIES = 20
 DOCUMENTED = {1, 3, 4}
-"""How a command may end when the store fails it."""
+"""The exit codes of a command that the store fails."""
 
 
 class Cron:
@@ -35,7 +37,7 @@ class Cron:
         self.ended: list[tuple[str, int, str]] = []
 
     def process(self, *args: str) -> bytes:
-        """A command of its own process; its stdout in the end."""
+        """Run a command in its own process; return the stdout of its successful run."""
         for _ in range(TRIES):
             ended = l0gc_process(*args, environment={"AWS_ENDPOINT_URL_S3": self._proxy.endpoint_url})
             self._note(args[0], ended.code, ended.stderr)
@@ -44,7 +46,7 @@ class Cron:
         raise AssertionError(f"{args} failed {TRIES} times: {self.ended[-TRIES:]}")
 
     def here(self, *args: str) -> None:
-        """A command that uses this process's Spark session."""
+        """Run a command that uses this process's Spark session."""
         for _ in range(TRIES):
             try:
                 l0gc(*args, "--endpoint-url", self._proxy.endpoint_url)
@@ -61,19 +63,17 @@ class Cron:
         assert all(line.startswith("l0gc: ") for line in lines), stderr
         assert "unexpected" not in stderr
         if code != 0:
-            assert 1 <= len(lines) <= 2, (
-                stderr
-            )  # an upload's note says what is committed before the error does what went wrong
+            assert 1 <= len(lines) <= 2, stderr  # an upload notes what is committed before its error
 
 
 def _lines(job: int) -> list[bytes]:
-    """The records of one upload job; no two jobs have one in common."""
+    """Return the records of one upload job; no two jobs have one in common."""
     chance = random.Random(job)
     return [f"{job}-{i:04}-{chance.getrandbits(64):x}".encode() for i in range(240)]
 
 
 def _uploads(cron: Cron, jobs: list[int], scratch: Path) -> None:
-    """All at once, each with its own producer."""
+    """Upload all jobs at once, each with its own producer."""
     errors: list[BaseException] = []
 
     def upload(job: int) -> None:
@@ -93,7 +93,7 @@ def _uploads(cron: Cron, jobs: list[int], scratch: Path) -> None:
 
 
 def _check_records(jobs: list[int]) -> None:
-    """Each job's records once, in order, and nothing else."""
+    """Check that each job's records exist once, in order, and that there are no others."""
     for p in range(PARTITIONS):
         ended = l0gc_process("read", "events", "--partition", str(p))
         assert ended.code == 0, ended.stderr

@@ -1,4 +1,4 @@
-"""Bytes that a bucket may come to hold: valid ones that were changed, cut, spliced, and valid JSON or MessagePack with
+"""Draws bytes that a bucket may come to hold: valid ones changed, cut or spliced, and valid JSON or MessagePack with
 other values.
 
 `L0GC_FUZZ_EXAMPLES` sets how many examples each test tries, for a long run; those are drawn anew each time, the default
@@ -22,7 +22,7 @@ _EXAMPLES: Final = os.environ.get("L0GC_FUZZ_EXAMPLES", "")  # at import: a test
 
 
 def fuzzing(examples: int) -> settings:
-    """The settings of a test that tries so many examples by default."""
+    """Return the settings of a test that tries this many examples by default."""
     return settings(
         max_examples=int(_EXAMPLES or examples),
         derandomize=not _EXAMPLES,
@@ -46,7 +46,7 @@ _MARK: Final = "\u0001here\u0001"
 
 @st.composite
 def changed(draw: st.DrawFn, body: bytes) -> bytes:
-    """`body` with one to three edits: a flipped bit, another byte, a part cut out, a part put in, an end cut off."""
+    """Draw `body` with one to three edits: a flipped bit, another byte, a part cut out, a part put in, an end cut off."""
     data = bytearray(body)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(0, len(data) - 1)))
@@ -69,7 +69,7 @@ def changed(draw: st.DrawFn, body: bytes) -> bytes:
 
 @st.composite
 def spliced(draw: st.DrawFn, first: bytes, second: bytes) -> bytes:
-    """The beginning of one and the end of the other."""
+    """Draw the beginning of one and the end of the other."""
     return first[: draw(st.integers(0, len(first)))] + second[draw(st.integers(0, len(second))) :]
 
 
@@ -88,7 +88,7 @@ def _with(value: Any, path: tuple[Any, ...], change: Callable[[Any], Any]) -> An
 
 @st.composite
 def other_json(draw: st.DrawFn, body: bytes, *, deep: bool = True) -> bytes:
-    """`body`, which is JSON, with a value changed, a field removed or repeated, a field or an element more.
+    """Draw `body`, which is JSON, with a value changed, a field removed or repeated, or a field or an element more.
 
     Args:
         deep: also with values that are nested deeper than Python's stack.
@@ -149,7 +149,8 @@ _DEEP_PACKED: Final = [b"\x91" * 50_000, b"\x91" * 50_000 + b"\xc0", b"\x81\xa1a
 
 @st.composite
 def other_msgpack(draw: st.DrawFn, body: bytes, *, deep: bool = True) -> bytes:
-    """`body`, which is MessagePack, with a value changed, an element removed, repeated or more; packed rows within it, too.
+    """Draw `body`, which is MessagePack, with a value changed, or an element removed, repeated or added; packed rows
+    within it, too.
 
     Args:
         deep: also with values that are nested deeper than Python's stack.
@@ -182,7 +183,7 @@ def other_msgpack(draw: st.DrawFn, body: bytes, *, deep: bool = True) -> bytes:
 
 
 def refusal(act: Callable[[], object]) -> str:
-    """The message by which `act` refuses what it is given as corrupt; '' if it does not."""
+    """Return the message by which `act` refuses its input as corrupt; '' if it does not refuse."""
     try:
         act()
     except CorruptObjectError as e:
@@ -195,7 +196,7 @@ MSGPACK: Final = "msgpack"
 
 
 def hostile(body: bytes, other: bytes, kind: str = "", *, deep: bool = True) -> st.SearchStrategy[bytes]:
-    """Anything that `body` may have become.
+    """Return a strategy for everything that `body` may have become.
 
     Args:
         other: a valid object of the same kind.

@@ -1,4 +1,4 @@
-"""A store in memory that answers a range beyond an object's end as S3 does, which is with an error."""
+"""A store in memory that answers a range beyond an object's end as S3 does, with an error."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A whole bucket in which one object has changed: nothing that is live goes, M is no higher, the rest goes on.
+"""A whole bucket in which one object has changed: no live object is deleted, M is no higher, and the rest continues.
 
-What runs over it is what an operator runs: status, housekeep, reconcile, compute-watermark, sweep, and a reader, as the
-commands do it, but for Spark.
+The commands of an operator run on it: status, housekeep, reconcile, compute-watermark, sweep, and a reader, all without
+Spark.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PARTITIONS, JOURNALS, SHARDS = 6, 3, 4
 
 
 def process(store: MemoryStore, seed: int) -> ClusterHandles:
-    """A process of its own."""
+    """Return the handles of a new process."""
     return memory_cluster(store, seed=seed, bootstrap=False)
 
 
@@ -60,7 +60,7 @@ def sweep(cluster: ClusterHandles) -> object:
 
 
 def a_bucket() -> StrictStore:
-    """Data of several epochs, in L0 and in L1; checkpoints, truncated logs, what runs left, an M."""
+    """Return data of several epochs, in L0 and in L1; checkpoints, truncated logs, notes of runs, an M."""
     store = StrictStore()
     first = memory_cluster(store, bootstrap=False)
     first.controller.bootstrap(shards=SHARDS, journals=JOURNALS)
@@ -85,7 +85,7 @@ def a_bucket() -> StrictStore:
 
 @functools.cache
 def the_bucket() -> MemoryStore:
-    """It takes seconds to write, so it is written when a test needs it, and once."""
+    """Return the bucket, which takes seconds to write and is therefore written once, when a test needs it."""
     return a_bucket()
 
 
@@ -109,7 +109,7 @@ def copy_of_bucket() -> StrictStore:
 
 
 def read(store: MemoryStore) -> tuple[list[Record], str]:
-    """What a reader gets, and what ended it."""
+    """Return what a reader gets, and what ended it."""
     found: list[Record] = []
     try:
         cluster = process(store, 907)
@@ -123,7 +123,7 @@ def read(store: MemoryStore) -> tuple[list[Record], str]:
 
 @dataclass
 class Ran:
-    """What became of the bucket; what a command returned, if it came to its end; and what the others ended with."""
+    """The bucket after the commands; what each command returned if it ended well; and the errors of the others."""
 
     watermark: int = -1
     status: Overview | None = None
@@ -135,7 +135,7 @@ class Ran:
 
     @property
     def reported(self) -> list[str]:
-        """All that was said to be wrong."""
+        """Return everything that was reported as wrong."""
         found = list(self.errors)
         if self.status is not None:
             found += self.status.errors
@@ -149,7 +149,7 @@ class Ran:
 
 
 def run_all(store: MemoryStore) -> Ran:
-    """The commands, each in a process of its own. Only errors of l0gc's end one."""
+    """Run the commands, each in its own process. Only errors of l0gc's end one."""
     ran = Ran()
 
     def attempt(result: str, command: Callable[[ClusterHandles], object], seed: int) -> None:
@@ -178,7 +178,7 @@ def data_of(store: MemoryStore) -> set[str]:
 
 
 def needed(store: MemoryStore) -> set[str]:
-    """Every data object that the journals name."""
+    """Return every data object that the journals name."""
     cluster = process(store, 908)
     topic = cluster.controller.snapshot().topic("events")
     found: set[str] = set()
@@ -198,7 +198,7 @@ def the_records() -> list[Record]:
 
 @functools.cache
 def _sound() -> tuple[Ran, MemoryStore]:
-    """What the commands do with the bucket as it is, and what they leave."""
+    """Return what the commands do with the unchanged bucket, and what they leave."""
     store = copy_of_bucket()
     return run_all(store), store
 
@@ -236,7 +236,7 @@ def test_the_bucket_is_worth_changing() -> None:
 
 @st.composite
 def changed_object(draw: st.DrawFn) -> tuple[str, bytes]:
-    """A key of the bucket, and what it holds now."""
+    """Draw a key of the bucket, and its changed contents."""
     kind = re.compile(draw(st.sampled_from(KINDS)))
     alike = [k for k in the_keys() if kind.match(k)]
     key = draw(st.sampled_from(alike))
@@ -258,7 +258,7 @@ def nothing_live_goes(key: str, body: bytes) -> None:
     for error in ran.errors:
         assert key in error or key == FORMAT
     assert ran.records == the_records()[: len(ran.records)]
-    # The object is restored from a version, as every message says: all records are there.
+    # The object is restored from a version, as every message advises: all records are there.
     if key in store.objects and store.objects[key].body == body:
         store.put(key, the_bucket().objects[key].body)
     assert read(store) == (the_records(), "")
@@ -286,7 +286,7 @@ A_KEY = re.compile(r"\b(?:l0gc|level_zero|level_one)/[\w./#-]*[\w/#]")
 
 
 def lines_about(store: MemoryStore) -> list[str]:
-    """Every line in which verify and the other commands report damage."""
+    """Return every line in which verify and the other commands report damage."""
     verifier = process(store, 910)
     try:
         lines = [f.line for f in verify(verifier, LocalWorkers(verifier), deep=True, min_age_ms=-1).findings]
@@ -318,7 +318,7 @@ def test_a_line_about_damage_has_each_key_and_remedy_once(kind: str, damage: str
 
 
 def _is_replayed(key: str) -> bool:
-    """Whether a replay reads an object of a journal's log: the newest checkpoint and what comes after it."""
+    """Return whether a replay reads an object of a journal's log: the newest checkpoint and what comes after it."""
     m = re.fullmatch(r"(l0gc/journal/\d+/)(log|checkpoint)/(\d+)", key)
     if m is None:
         return False
@@ -332,7 +332,7 @@ def replayed_keys() -> list[str]:
 
 
 def _has_its_first_part(key: str, body: bytes) -> bool:
-    """Return whether a checkpoint is damaged behind the part that M and `status` read (docs/reference/format.md)."""
+    """Return whether the part of a checkpoint that M and `status` read is undamaged (docs/reference/format.md)."""
     sound = the_bucket().objects[key].body
     return "/checkpoint/" in key and body.startswith(sound[: 8 + 8 + 4 + int.from_bytes(sound[:8], "little")])
 

@@ -1,6 +1,6 @@
-"""Blocks of any bytes, even such that the log's checksum fits: refused by name, or read as so many records.
+"""Blocks of any bytes, even if the log's checksum fits, are refused by name, or read as the right number of records.
 
-In a process of its own, which must live on.
+Another process reads them, and must survive.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.memory_store import MemoryStore
 
 
 def block_of(first: int) -> bytes:
-    """A block with the records of two partitions."""
+    """Return a block with the records of two partitions."""
     return pack([[chunk(first), chunk(first, 1, FEWER)]]).body
 
 
@@ -97,14 +97,14 @@ N = RECORDS + FEWER
 
 
 def frame_of(value: bytes) -> bytes:
-    """A block of as many records of this value as the log names, as one zstd frame."""
+    """Return a block with as many records of this value as the log names, in one zstd frame."""
     sizes = np.array([N, *[-1] * N, *[len(value)] * N], NUMBER)
     return b"\x02" + zstandard.ZstdCompressor(write_content_size=True).compress(sizes.tobytes() + value * N)
 
 
 @pytest.mark.parametrize("declared", [2**62, 2**40, 3 << 30])
 def test_a_block_that_says_it_is_huge_takes_no_memory(worker: Worker, declared: int) -> None:
-    """A frame begins with the number of bytes that it unpacks to, here in 2 bytes, and there in 8."""
+    """A frame begins with the number of bytes that it unpacks to, first in 2 bytes, and then in 8."""
     body = frame_of(b"v" * 10)
     assert worker.answer(body) == READ
     header = zstandard.frame_header_size(body[1:])

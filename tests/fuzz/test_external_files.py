@@ -1,6 +1,6 @@
-"""Files of an external log, of any bytes: refused by name, or read as rows that say it all.
+"""Files of an external log, of any bytes, are refused by name, or read as complete rows.
 
-In a process of its own, which must live on.
+Another process reads them, and must survive.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_any_file_is_read_or_refused(worker: Worker, kind: str, data: st.DataObj
 @fuzzing(100)
 @given(st.sampled_from([k for k in KINDS if k != "csv.gz"]), st.data())
 def test_a_cut_file_is_refused_or_ends_with_a_whole_line(kind: str, data: st.DataObject) -> None:
-    """Where only whole lines are gone, `_SUCCESS` or the number of partitions finds it out."""
+    """If only whole lines are missing, `_SUCCESS` or the number of partitions reveals it."""
     body = FILES[kind][0]
     cut = body[: data.draw(st.integers(0, len(body) - 1))]
     found = None

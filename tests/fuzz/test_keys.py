@@ -1,4 +1,4 @@
-"""L0 keys and key templates of any text: what is no L0 key parses to None, and no template stops the process."""
+"""L0 keys and key templates of any text: what is not an L0 key parses to None, and no template stops the process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEMPLATES = st.builds(
 
 @st.composite
 def edited(draw: st.DrawFn, texts: st.SearchStrategy[str]) -> str:
-    """One of the texts, with a few characters put in, left out or replaced."""
+    """Draw one of the texts, with a few characters inserted, omitted or replaced."""
     text = draw(texts)
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(text)))

@@ -1,6 +1,6 @@
-"""L1 objects of any bytes: refused by name, or read as what the journal says of them.
+"""L1 objects of any bytes are refused by name, or read as what the journal records of them.
 
-Parquet is read in a process of its own, which must live on.
+Another process reads the Parquet, and must survive.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ RUNTIME = Runtime(random=random.Random(0))
 
 
 def l1_file(first: int = 0) -> bytes:
-    """An L1 object with the records of `chunk`, as a reconciler writes it."""
+    """Return an L1 object with the records of `chunk`, as a reconciler writes it."""
     c = chunk(first)
     arrays = {
         "offset": columns.numbers(np.arange(first, first + RECORDS)),

@@ -1,4 +1,4 @@
-"""Log entries, checkpoints and boundaries of any bytes: what was changed is refused by name, nothing else is believed."""
+"""Log entries, checkpoints and boundaries of any bytes: changed bytes are refused by name, and never believed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def a_log(store: MemoryStore) -> SharedLog:
 
 
 def a_store() -> MemoryStore:
-    """A log with a checkpoint after its second entry, truncated up to that."""
+    """Return a log with a checkpoint after its second entry, truncated up to that."""
     store = MemoryStore()
     log = a_log(store)
     for i, payload in enumerate(PAYLOADS):
@@ -53,7 +53,7 @@ LOG = a_log(MemoryStore())
 
 
 def replayed(key: str, body: bytes) -> tuple[object, ...]:
-    """What a replay believes when `key` holds `body`."""
+    """Return what a replay believes when `key` holds `body`."""
     store = a_store()
     store.put(key, body)
     r = a_log(store).replay()
@@ -131,7 +131,7 @@ def test_an_offset_far_ahead_is_a_gap() -> None:
 
 
 def sealed(key: str, kind: bytes, content: bytes) -> bytes:
-    """As the log stores it: packed in this way, with a checksum that fits."""
+    """Return the content as the log stores it: packed in this way, with a checksum that fits."""
     packed = kind + content
     return packed + zlib.crc32(packed, zlib.crc32(key.encode())).to_bytes(4, "little")
 
@@ -164,7 +164,7 @@ REAL = 96 << 20
 
 
 def bomb(declared: int | None) -> bytes:
-    """A frame that unpacks to so many zeros, and says that it is of `declared` bytes (None: it does not say)."""
+    """Return a frame that unpacks to this many zeros, and declares `declared` bytes (None: it declares no size)."""
     compressor = zstandard.ZstdCompressor(level=1, write_content_size=declared is not None)
     frame = bytearray(compressor.compress(bytes(REAL)))
     if declared is not None:

@@ -1,4 +1,6 @@
-"""Payloads and checkpoints of any bytes, with a checksum that fits: refused without any change, or a state that works."""
+"""Payloads and checkpoints of any bytes, with a checksum that fits, are refused without any change, or give a state
+that works.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def an_object(epoch: int, records: dict[int, int], sequence: int, revision: int 
 
 
 def history() -> list[StoredEntry]:
-    """Entries of every kind, each of which follows those before it."""
+    """Return entries of every kind, each of which follows those before it."""
     machine, state = JournalMachine(0), JournalState()
     entries: list[StoredEntry] = []
 
@@ -139,7 +141,7 @@ def controller_entry(offset: int, payload: bytes) -> StoredEntry:
 
 
 def use(state: JournalState) -> None:
-    """What the rest of l0gc does with a state that it believes. Whatever is refused is refused by an error of l0gc's."""
+    """Use a state as the rest of l0gc does once it is accepted. Every refusal is an error of l0gc's."""
     for revision in (REVISION, OTHER, *state.topics):
         low = state.lowest(revision, 0, PARTITIONS, 2)
         assert [x.gc_epoch for x in low] == sorted(x.gc_epoch for x in low)
@@ -278,7 +280,7 @@ def test_a_checkpoint_of_another_journal_is_refused() -> None:
 
 
 def test_numbers_at_their_ends_make_no_state_that_is_wrong() -> None:
-    """A partition, an offset or an epoch as large as it may be overflows nothing."""
+    """A partition, an offset or an epoch as large as allowed overflows nothing."""
     machine, state = JournalMachine(0), JournalState()
     most = 2**31 - 1
     machine.apply(state, landed(0, Objects([extents_of(most, {most: most})])))

@@ -1,4 +1,4 @@
-"""What runs leave for people and for each other, of any bytes: nobody falls over it, and a pause stays a pause."""
+"""Notes of runs, of any bytes, stop no command that reads them, and a pause stays a pause."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_runs_summary_of_any_bytes_is_read_or_refused(body: bytes) -> None:
 
 @pytest.mark.parametrize("deep", [b"[" * 50_000, b'{"more":' + b"[" * 50_000 + b"]" * 50_000 + b"}"])
 def test_a_note_that_is_nested_too_deep_counts_as_none(deep: bytes) -> None:
-    """msgspec goes through what it does not want by recursion."""
+    """msgspec skips unwanted values by recursion."""
     store = MemoryStore()
     for key in (attempt_key("sweep"), summary_key(RUN), PAUSED):
         store.put(key, deep)

@@ -1,7 +1,7 @@
-"""Readers of bytes that may take the process down, in a process of their own: `python -m tests.fuzz.worker KIND`.
+"""Reads bytes that may crash the reader in a separate process: `python -m tests.fuzz.worker KIND`.
 
-Each body on standard input (its length in 8 bytes, then itself) is answered in one line: `read`, `refused`, or what else
-was raised. A process that died or does not answer is the test's finding, as is one that takes much memory.
+Each body on standard input (its length in 8 bytes, then itself) is answered in one line: `read`, `refused`, or what
+else was raised. A process that died or does not answer is the test's finding, as is one that takes much memory.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ from tests.support.blocks import Chunk
 
 RECORDS: Final = 40
 FEWER: Final = 7
-"""So many records of another partition follow the first one's in a block."""
+"""How many records of another partition follow the first one's in a block."""
 KEY: Final = "the/key"
 TIME_MS: Final = 1_700_000_000_000
 MOST_BYTES: Final = 64 << 10
-"""As much as the log says that a block unpacks to, or less."""
+"""The most bytes that a block unpacks to, according to the log."""
 NAMES: Final = ("offset", *RECORD)
 READ, REFUSED = "read", "refused"
 _ADDRESSES: Final = 4 << 30
 _TAKEN: Final = 512 << 20
-"""What a body of some kilobytes may make the process grow by."""
+"""How many bytes a body of some kilobytes may make the process grow by."""
 _ANSWER_S: Final = 20.0
 
 
 def chunk(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
-    """What the objects of the tests hold."""
+    """Return what the objects of the tests hold."""
     numbers = range(first, first + records)
     return Chunk(
         partition, [b"value %d" % (i * i) for i in numbers], [None if i % 3 else b"key-%d" % i for i in numbers]
@@ -59,14 +59,16 @@ def chunk(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
 
 
 def with_headers(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
-    """The same with a create time and headers in some."""
+    """Return the same with create times, and with headers in some records."""
     numbers = range(first, first + records)
     headers: list[Headers] = [(("k", None if i % 2 else b"v"),) * (i % 4) for i in numbers]
     return replace(chunk(first, partition, records), create_times=[i % 5 - 1 for i in numbers], headers=headers)
 
 
 def read_block(body: bytes) -> None:
-    """As both readers of blocks do, with a checksum in the log that fits: what is left when that has let it through."""
+    """Read a block as both readers of blocks do, with a checksum in the log that fits, so that only later checks can
+    refuse it.
+    """
     block = Block(0, len(body), crc32c(body), MOST_BYTES, TIME_MS)
     for row, records in ((0, RECORDS), (RECORDS, FEWER)):
         extent = np.array([(0, 0, row, records, 0)], EXTENT)
@@ -82,7 +84,7 @@ def read_block(body: bytes) -> None:
 
 
 def read_l1_object(body: bytes) -> None:
-    """As readers of a topic do, row group by row group, and as a merge does with an object that it fetches whole."""
+    """Read an L1 object as readers of a topic do, row group by row group, and as a merge does, which fetches it whole."""
     named = re.search(rb"level_one/data/[ -~]{1,200}?\.parquet", body)  # the key is in what is changed, too
     key = named[0].decode() if named is not None else KEY
     store = StrictStore()
@@ -98,7 +100,7 @@ def read_l1_object(body: bytes) -> None:
 
 
 def _checked(records: pa.RecordBatch) -> int:
-    """How many records these are."""
+    """Check the records, and return their number."""
     assert records.schema.names[:3] == ["timestamp", "key", "value"]
     assert records.column(0).null_count == 0
     assert all(isinstance(v, bytes) for v in records.column(2).to_pylist())
@@ -106,7 +108,7 @@ def _checked(records: pa.RecordBatch) -> int:
 
 
 def read_external(suffix: str, body: bytes) -> None:
-    """What is believed of a file of another system has a topic, a partition and a number in each row."""
+    """Check that each row read from another system's file has a topic, a partition and a number."""
     for row in read_table(f"{KEY}.{suffix}", body, ("topic", "partition", "gc_epoch")).to_pylist():
         assert isinstance(row["topic"], str)
         assert isinstance(row["partition"], int)
@@ -121,7 +123,7 @@ READERS: Final[dict[str, Callable[[bytes], None]]] = {
 
 
 class Worker:
-    """The process, begun anew when it has died."""
+    """The process, which is restarted when it has died."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -142,7 +144,7 @@ class Worker:
             return process.wait()
 
     def answer(self, body: bytes) -> str:
-        """What the process made of the body."""
+        """Return the process's answer for the body."""
         if self._process is None:
             command = [sys.executable, "-m", "tests.fuzz.worker", self._kind]
             self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

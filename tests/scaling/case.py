@@ -1,4 +1,4 @@
-"""The worked case of `docs/why/scaling.md`: what it assumes, and what its formulas give for that.
+"""The worked case of `docs/why/scaling.md`: its assumptions, and the results of its formulas.
 
 Also the sweeps whose LIST requests the document gives; `test_large.py` runs them.
 """
@@ -36,36 +36,36 @@ EPOCH_S: Final = 600
 HOUSEKEEP_S: Final = 300
 RECONCILE_S: Final = 600
 ROUND_BYTES: Final = 16 << 30
-"""With `--round-bytes`: four times the default, as a run takes 600 GB."""
+"""The `--round-bytes` of the case: four times the default, as a run takes 600 GB."""
 WATERMARK_S: Final = 1200
 SWEEP_S: Final = 1200
 
 REQUEST_S: Final = 0.02
-"""A small GET or PUT from the same region; AWS says that tens of milliseconds are usual."""
+"""The seconds of a small GET or PUT from the same region; AWS calls tens of milliseconds usual."""
 PAGE_S: Final = 0.1
-"""A LIST of 1,000 keys."""
+"""The seconds of a LIST of 1,000 keys."""
 THREADS: Final = 16
 CORES: Final = 16
-"""Of the Spark cluster."""
+"""The cores of the Spark cluster."""
 MEMORY_BYTES: Final = 8 * 10**9
 
 # -- measured: see "Measured" in the document -----------------------------------------------------------------------------
 
 LISTED_PER_CPU_S: Final = 200_000
-"""Keys that a sweep lists and sorts out in a second of processor time."""
+"""Keys that a sweep lists and classifies in a second of processor time."""
 DELETED_PER_CPU_S: Final = 80_000
-"""Objects that it lists, deletes and puts on record."""
+"""Objects that a sweep lists, deletes and records in a second of processor time."""
 SPARK_LISTED_PER_CORE_S: Final = 130_000
-"""Keys that `compute-watermark` lists on a core in a second; at least."""
+"""The least number of keys that `compute-watermark` lists on a core in a second."""
 
 # -- what follows ---------------------------------------------------------------------------------------------------------
 
 LIFE_S: Final = 2 * EPOCH_S + HOUSEKEEP_S + RECONCILE_S + WATERMARK_S + SWEEP_S
-"""How long an object lives at most where every job keeps up: two ticks, and a period of each job."""
+"""The longest life of an object if every job keeps up: two ticks, and a period of each job."""
 KEPT_UP: Final = PER_S * LIFE_S
-"""Objects of a bucket where every job keeps up."""
+"""Objects of a bucket in which every job keeps up."""
 LAG_S: Final = OBJECTS / PER_S
-"""How far M is behind in a bucket of so many objects."""
+"""How far M is behind in a bucket of this many objects."""
 STEADY: Final = PER_S * SWEEP_S
 """Garbage for each sweep, whatever M's lag."""
 BACKLOG: Final = OBJECTS - KEPT_UP
@@ -73,7 +73,7 @@ BACKLOG: Final = OBJECTS - KEPT_UP
 PER_JOURNAL: Final = PER_S / JOURNALS
 """Objects a second in each journal."""
 APPENDS: Final = min(PER_JOURNAL, 1 / APPEND_INTERVAL_S)
-"""Entries a second in each journal, which has one writer: what comes meanwhile goes into its next entry."""
+"""Entries a second in each journal, which has one writer: objects that arrive in between go into its next entry."""
 ENTRY_BYTES: Final = PER_JOURNAL / APPENDS * (model.ENTRY_OBJECT_BYTES + PER_OBJECT * model.ENTRY_EXTENT_BYTES)
 UNRECONCILED: Final = PER_JOURNAL * RECONCILE_S
 """Objects in a journal that are not in L1, before a run of reconcile."""
@@ -97,46 +97,48 @@ CONTROLLER: Final = Log(uncovered=4, covered=TRUNCATE_MIN_AGE_MS / 1000 / EPOCH_
 
 
 BUCKET: Final = model.Bucket(OBJECTS, PER_S, OBJECT_BYTES, SHARDS, SWEEP_S, PAGE_S, cores=CORES)
-"""The case, as far as listings and sweeps go."""
+"""The listings and sweeps of the case."""
 BUCKETS: Final = [replace(BUCKET, objects=10**n, per_second=10**n / 10**5) for n in (6, 7, 8, 9)]
-"""Smaller ones, each a thousandth of what a day brings a second: M is as far behind as in the case."""
+"""Smaller buckets, which get 1/100,000 of their objects each second: M is as far behind as in the case."""
 
 
 def journal_log(period_s: float = HOUSEKEEP_S) -> Log:
-    """A busy journal if housekeeping truncates it once in so many seconds."""
+    """Return the log of a busy journal that housekeeping truncates once in this many seconds."""
     covered = APPENDS * (TRUNCATE_MIN_AGE_MS / 1000 + period_s)
     return Log(CHECKPOINT_ENTRIES / 2, covered, checkpoints=2)
 
 
 IDLE_LOG: Final = Log(uncovered=3, covered=4, checkpoints=2)
-"""That of a journal whose window slides with each tick, and nothing else happens."""
+"""The log of a journal in which nothing happens except that its window slides with each tick."""
 
 
 def housekeep() -> Requests:
-    """A run of housekeeping where all journals are busy."""
+    """Return the requests of a run of housekeeping if all journals are busy."""
     each = model.housekeep_log(journal_log(), slide=False, due=False, old=APPENDS * HOUSEKEEP_S)
     return model.ONCE["housekeep"] + model.read_log(CONTROLLER) + JOURNALS * each
 
 
 def housekeep_idle() -> Requests:
-    """The same where nothing happens but ticks."""
+    """Return the requests of a run of housekeeping if nothing happens but ticks."""
     each = model.housekeep_log(IDLE_LOG, slide=True, due=True, old=4)
     return model.ONCE["housekeep"] + model.read_log(CONTROLLER) + JOURNALS * each
 
 
 def in_threads(requests: Requests) -> float:
-    """How long so many requests take, one after another in each of 16 threads."""
+    """Return how many seconds the requests take, one after another in each of 16 threads."""
     return requests.total * REQUEST_S / THREADS
 
 
 def reconcile_journal() -> Requests:
-    """What a run of reconcile asks of a journal: its log for the plan, for each reading task and for the commit."""
+    """Return a run's requests for a journal: its log for the plan, for each reading task and for the commit."""
     return (2 + CORES / JOURNALS) * model.read_log(journal_log()) + model.poll() + Requests(puts=1)
 
 
 def reconcile() -> Requests:
-    """A run of reconcile: beside that, the objects since the last run. Each round polls each journal for the plan, the work
-    and the commit, commits there, and writes L1 objects. No partition has much in a round, so all share objects.
+    """Return the requests of a run of reconcile: those for the journals, and the objects since the last run.
+
+    Each round polls each journal for the plan, the work and the commit, commits there, and writes L1 objects. No
+    partition has much in a round, so all share objects.
     """
     written = model.l1_objects(PARTITIONS / JOURNALS, writers=CORES)
     each = JOURNALS * (3 * model.poll() + Requests(puts=1 + written))
@@ -145,10 +147,10 @@ def reconcile() -> Requests:
 
 
 def few_records(partitions: int, *, shared: bool) -> tuple[Requests, Requests]:
-    """All reconciles of a day, and all merges but their own small ones, with few records in each partition of a topic in
-    one journal, in one process.
+    """Return the requests of all reconciles of a day, and of all merges except their own small ones.
 
-    A merge after each reconcile writes 0.7 objects for each partition and reads 2.4, and a drain after every 32nd one.
+    One process handles a topic in one journal, with few records in each partition. A merge after each reconcile writes
+    0.7 objects for each partition and reads 2.4, and a drain follows every 32nd one.
     """
     runs = DAY_S / RECONCILE_S
     written = model.l1_objects(partitions, table=not shared)
@@ -158,29 +160,29 @@ def few_records(partitions: int, *, shared: bool) -> tuple[Requests, Requests]:
 
 
 def metadata_per_s() -> Requests:
-    """What the journals cost all uploads of a second: entries, and checkpoints now and then."""
+    """Return the journals' requests for all uploads of a second: entries, and occasional checkpoints."""
     return JOURNALS * Requests(puts=APPENDS + APPENDS / CHECKPOINT_ENTRIES)
 
 
 def uploads_per_s() -> Requests:
-    """All uploads of a second."""
+    """Return the requests of all uploads of a second."""
     return Requests(puts=PER_S) + metadata_per_s()
 
 
 def compute_watermark(*, scan: bool) -> Requests:
-    """A run over all journals."""
+    """Return the requests of a run over all journals."""
     lists, rounds = (model.pages(OBJECTS) + 4 * CORES, model.listing_rounds(OBJECTS, SPARK)) if scan else (0, 0)
     return model.compute_watermark(CONTROLLER, journal_log(), journals=JOURNALS, listing=lists, rounds=rounds)
 
 
 def sweep(garbage: int) -> Requests:
-    """A sweep of the bucket of 10^9 objects."""
+    """Return the requests of a sweep of the bucket of 10^9 objects."""
     lists = model.sweep_lists_bound(OBJECTS, garbage, SHARDS)
     return model.sweep(CONTROLLER, journal_log(), journals=JOURNALS, garbage=garbage, lists=lists)
 
 
 def prefixes(writes_per_s: float) -> int:
-    """Into how many partitions S3 has to have split a prefix to take so many writes a second."""
+    """Return into how many partitions S3 must have split a prefix to take this many writes a second."""
     return ceil(writes_per_s / model.WRITES_PER_S)
 
 
@@ -192,29 +194,31 @@ DELETE_PREFIXES: Final = prefixes(2 * PER_S)
 
 
 def journals_in_time(requests: Requests, seconds: float) -> float:
-    """How many journals one process gets through in so long, if `requests` are those of all of the case's."""
+    """Return how many journals one process handles in this time, if `requests` are those of all journals of the case."""
     return JOURNALS * seconds / in_threads(requests)
 
 
 def journals_in_memory() -> float:
-    """How many journals' states a process can hold."""
+    """Return how many journals' states a process can hold."""
     extents = UNRECONCILED * (model.STATE_OBJECT_BYTES + PER_OBJECT * model.STATE_EXTENT_BYTES)
     return MEMORY_BYTES / (extents + L1_ROWS * 52)
 
 
 def appends_possible() -> float:
-    """Entries a second that a journal takes: one round trip for each, and a read where writers take turns."""
+    """Return how many entries a second a journal takes: one round trip for each, and a read if writers take turns."""
     return 1 / (2 * REQUEST_S)
 
 
 def objects_possible() -> float:
-    """Objects a second that a journal takes: entries hold about 1 MiB, and come at the pace of busy writers."""
+    """Return how many objects a second a journal takes: entries hold about 1 MiB, and come at the pace of busy writers."""
     each = 200 + 2 * 4 * PER_OBJECT + 12
     return (1 << 20) / each / APPEND_INTERVAL_S
 
 
 def keys_in_time() -> float:
-    """How many keys Spark lists in a day, a page at a time on each core: M needs no listing, so once a day is enough."""
+    """Return how many keys Spark lists in a day, a page at a time on each core: M needs no listing, so once a day is
+    enough.
+    """
     return OBJECTS * DAY_S / BUCKET.listing_spark_s
 
 
@@ -223,13 +227,13 @@ def keys_in_time() -> float:
 
 @dataclass(frozen=True, slots=True)
 class SweepCase:
-    """A bucket of `keys` L0 objects, `garbage` of them to go.
+    """A bucket of `keys` L0 objects, `garbage` of them to be deleted.
 
     Attributes:
-        counted: LIST requests where shards are so small that the formula knows their bound alone.
+        counted: LIST requests if shards are so small that the formula gives only their bound.
         run: whether a test sweeps it; else it is worked out.
         dry_run: whether that test deletes nothing.
-        thorough: whether that test is one of those that `make test` leaves out.
+        thorough: whether `make test` leaves that test out.
     """
 
     keys: int
@@ -246,7 +250,7 @@ class SweepCase:
 
     @property
     def lists(self) -> int:
-        """LIST requests of the data prefix."""
+        """The LIST requests for the data prefix."""
         return self.counted or model.sweep_lists(self.keys, self.garbage, self.shards)
 
 

@@ -1,4 +1,4 @@
-"""Requests as a store in memory counted them, in the model's terms."""
+"""Counts requests by a store in memory, in the model's terms."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def counted(store: MemoryStore, work: Callable[[], object]) -> Requests:
-    """What `work` asks of the store, but for the copy of a `published.json` that no cluster of the model lacks."""
+    """Return the requests of `work`, except for the copy of `published.json`, which every cluster of the model has."""
     found, before = dict.fromkeys(_KINDS.values(), 0), store.fault
 
     def fault(call: Call) -> None:

@@ -25,7 +25,7 @@ _MONTH_DAYS = 30
 
 
 def number(x: float) -> str:
-    """To three digits from a million on, which is what the assumptions are worth."""
+    """Return a number with three digits from a million on, which is as precise as the assumptions are."""
     if x < 10**6:
         return f"{x:,.0f}"
     for size, name in ((10**12, "trillion"), (10**9, "billion")):
@@ -53,17 +53,17 @@ def size(n: float) -> str:
 
 
 def wrapped(text: str) -> str:
-    """A paragraph as wide as those around it."""
+    """Return a paragraph as wide as those around it."""
     return textwrap.fill(text, 122, break_long_words=False, break_on_hyphens=False)
 
 
 def wrapped_below(text: str) -> str:
-    """The same, after a table."""
+    """Return the same for a paragraph after a table."""
     return f"\n\n{wrapped(text)}"
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     return "\n".join(f"| {' | '.join(r)} |" for r in (head, ["---"] * len(head), *rows))
 
 
@@ -131,7 +131,7 @@ def _follows() -> str:
 
 
 def _runs() -> list[tuple[str, Requests, float]]:
-    """Each command with what a run asks and how many runs there are in a day."""
+    """Return each command with the requests of a run and the number of runs in a day."""
     return [
         ("L0 objects of a day", DAY_S * Requests(puts=case.PER_S), 1),
         ("journal entries and checkpoints of a day", DAY_S * case.metadata_per_s(), 1),
@@ -361,12 +361,12 @@ TABLES: dict[str, Callable[[], str]] = {
 
 
 def rewritten(text: str) -> str:
-    """The document with its tables as the formulas have them. Raises `KeyError` for a table that there is none of."""
+    """Return the document with its tables as the formulas give them. Raises `KeyError` for a table that does not exist."""
     return _TABLE.sub(lambda m: f"{m[1]}{TABLES[m[2]]()}\n{m[3]}", text)
 
 
 def names(text: str) -> list[str]:
-    """The tables of the document."""
+    """Return the names of the document's tables."""
     return [m[2] for m in _TABLE.finditer(text)]
 
 

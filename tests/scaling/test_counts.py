@@ -1,4 +1,4 @@
-"""The formulas of logs and of commands give the requests that a run on a store in memory makes, to the last one."""
+"""The formulas of logs and commands give exactly the requests of a run on a store in memory."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def append(cluster: ClusterHandles, entries: int = 1, records: dict[int, int] | 
 def run_upload(
     cluster: ClusterHandles, file: Path, batches: int, partitions: int = PARTITIONS, *, producer: str = ""
 ) -> None:
-    """What `l0gc upload` does, with a record for each partition in each batch."""
+    """Do what `l0gc upload` does, with a record for each partition in each batch."""
     file.write_bytes((LINE + b"\n") * batches * partitions)
     cluster.controller.tick_if_due()
     session = begin_run(cluster, producer) if producer else None
@@ -62,13 +62,13 @@ def run_upload(
 
 
 def run_housekeep(cluster: ClusterHandles) -> None:
-    """What `l0gc housekeep` does."""
+    """Do what `l0gc housekeep` does."""
     with recorded_attempt(cluster, "housekeep"):
         housekeep(cluster)
 
 
 def run_compute_watermark(cluster: ClusterHandles) -> None:
-    """What `l0gc compute-watermark --no-scan` does, with a loop in the place of Spark."""
+    """Do what `l0gc compute-watermark --no-scan` does, with a loop in place of Spark."""
     with recorded_attempt(cluster, "compute-watermark"):
         run_pipeline(cluster, JournalSource(cluster))
 
@@ -99,7 +99,7 @@ def test_a_lost_race_costs_the_refusal_and_one_read() -> None:
     topic, epoch = theirs.controller.snapshot().topic("events"), theirs.controller.epoch()
     found = counted(store_of(cluster), lambda: theirs.journal(0).append([of_topic(topic, epoch)]))
     assert found.puts == (model.lost_race() + Requests(puts=1)).puts
-    assert found.gets <= (model.lost_race() + model.poll(1)).gets  # where others are seen, a writer looks first
+    assert found.gets <= (model.lost_race() + model.poll(1)).gets  # a writer that has seen others looks first
 
 
 # -- commands -------------------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ def test_an_idle_ticking_cluster_costs_a_dozen_requests_per_journal(tmp_path: Pa
 
 
 def run_merge(cluster: ClusterHandles) -> None:
-    """What `l0gc merge` does."""
+    """Do what `l0gc merge` does."""
     with recorded_attempt(cluster, "merge"):
         merge(cluster)
 
@@ -189,7 +189,7 @@ def test_computing_m_costs_by_the_journal(journals: int) -> None:
 
 @pytest.mark.parametrize(("objects", "extents", "together"), [(3000, 10, 10), (60, 500, 1)])
 def test_the_sizes_that_growth_is_worked_out_with(objects: int, extents: int, together: int) -> None:
-    """Within a quarter: compression depends on what the numbers are."""
+    """The sizes agree within a quarter, since compression depends on the numbers."""
     cluster = new_cluster(10_000)
     chance, topic, handle = random.Random(1), cluster.controller.snapshot().topic("events"), cluster.journal(0)
     for _ in range(objects // together):

@@ -1,6 +1,6 @@
 """Sweeps and listings of 10^6, 10^8 and 10^9 keys make the requests that the formulas give, and stay below the bound.
 
-The keys are made up as they are listed; everything else is l0gc's own code.
+The keys are generated as they are listed; everything else is l0gc's own code.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ READERS = 8
 
 
 def a_bucket(keys: int, garbage: int, shards: int) -> GeneratedStore:
-    """A bucket with a cluster at epoch 10, and M = 5 published."""
+    """Create a bucket with a cluster at epoch 10, and M = 5 published."""
     store = GeneratedStore(keys, garbage, shards)
     founder = memory_cluster(store, bootstrap=False)
     founder.controller.bootstrap(shards=shards)
@@ -45,7 +45,7 @@ def a_process(store: GeneratedStore) -> ClusterHandles:
 
 
 def run_sweep(cluster: ClusterHandles, *, dry_run: bool) -> SweepResult:
-    """What `l0gc sweep` does."""
+    """Do what `l0gc sweep` does."""
     with recorded_attempt(cluster, "sweep", dry_run=dry_run):
         name = run_id(cluster.store.now_ms(), cluster.runtime.new_id())
         return SweepRun(cluster, Sweep(dry_run=dry_run), run_id=name).run()

@@ -1,4 +1,4 @@
-"""The tables of docs/why/scaling.md are what the formulas give, which the counted runs hold to account."""
+"""The tables of docs/why/scaling.md are those that the formulas give, which counted runs confirm."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def test_what_spark_writes_is_read_on_spark_and_in_one_process(
 def test_every_road_gives_the_same_answer(
     cluster: Cluster, one_spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, rng: random.Random
 ) -> None:
-    """To the byte of the JSON, or the class of the error."""
+    """All give the same JSON, byte for byte, or the same class of error."""
     tmp_path = tmp_path_factory.mktemp("rows")
     choices: list[list[int | None]] = [[None], [3], [3, 5], [None, 3]]
     revisions = rng.choice(choices)
@@ -80,7 +80,7 @@ def test_every_road_gives_the_same_answer(
         return rng.choice("abé"), rng.choice(revisions), rng.randrange(4)
 
     def folders(rows: list[Any]) -> list[str]:
-        return ["topic"] if rows and rng.random() < 0.5 else []  # of no rows Spark writes no file there
+        return ["topic"] if rows and rng.random() < 0.5 else []  # without rows Spark writes no file there
 
     listed = [row() for _ in range(rng.randrange(30))]
     known = [p for p in listed if rng.random() < 0.8] + ([row()] if rng.random() < 0.3 else [])

@@ -1,4 +1,4 @@
-"""Nothing that l0gc started outlives it. What stands for Spark here does what Java does, and no Java is started."""
+"""No process that l0gc started outlives it. A stand-in for Spark behaves as Java does, and no Java is started."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support.processes import left_of, marked, new_mark
 pytestmark = pytest.mark.weed
 
 STARTING = "touch $STARTED; echo noise; echo noise >&2; sleep 1000 & wait"
-"""A script that starts a Java of its own to find the settings, as spark-class does, and heeds nothing but a kill."""
+"""A script that starts its own Java to find the settings, as spark-class does, and responds only to a kill."""
 WAITING = "touch $STARTED; cat > /dev/null"
 """Java, which ends when its stdin does."""
 WORKER = "import os, time; os.setpgid(0, 0); open(os.environ['STARTED'], 'w'); time.sleep(1000)"
 WORKING = f'{sys.executable} -c "{WORKER}" & cat > /dev/null'
-"""Java with a worker, which has a process group of its own, and is slow to notice that Java has gone."""
+"""Java with a worker, which has its own process group, and is slow to notice that Java has ended."""
 SLOW = "trap '' TERM; touch $STARTED; while :; do sleep 0.1; done"
-"""Java on a busy machine, which takes longer to end than anybody waits."""
+"""Java on a busy machine, which takes longer to end than any process waits."""
 ENDING = "echo noise; exit 0"
 
 VERIFY = (*BIN, "verify", "--engine", "spark")
@@ -38,7 +38,9 @@ Start = Callable[..., tuple["subprocess.Popen[bytes]", dict[str, str]]]
 
 @pytest.fixture
 def start(store: S3Store, tmp_path: Path) -> Start:
-    """Starts `l0gc verify`, or another line, in a process group of its own, and waits until this script runs as Spark."""
+    """Return a function that starts `l0gc verify`, or another line, in its own process group, and waits until this
+    script runs as Spark.
+    """
     l0gc("init", "--create-bucket", "--shards", "4")
     home, started = tmp_path / "spark", tmp_path / "started"
     (home / "bin").mkdir(parents=True)
@@ -77,7 +79,7 @@ while True:
     except KeyboardInterrupt:
         continue
 """
-"""A command in the middle of a call that no signal ends."""
+"""A command in a call that no signal ends."""
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ KEYS = {"AWS_ACCESS_KEY_ID": "AKIA-DRIVER", "AWS_SECRET_ACCESS_KEY": "driver-sec
 
 @pytest.fixture
 def nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A machine that knows no credentials."""
+    """Provide a machine without credentials."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
 

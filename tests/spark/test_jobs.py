@@ -24,7 +24,7 @@ _PATIENCE_S = 120.0
 
 
 def _waiting(folder: Path, name: str) -> Callable[[Any], str]:
-    """A task that shows that it runs, and waits for a file to go on."""
+    """Return a task that shows that it runs, and waits for a file before it ends."""
     begun, go_on, patience_s = folder / f"{name}-begun", folder / f"{name}-go-on", _PATIENCE_S
 
     def wait(_: object) -> str:
@@ -51,7 +51,7 @@ def _until(ready: Callable[[], object]) -> None:
 
 @pytest.fixture
 def others(one_spark: SparkSession, tmp_path: Path) -> Iterator[Future[list[str]]]:
-    """A job of the user's program, which runs in the same session until the test has ended."""
+    """Run a job of the user's program in the same session until the test has ended."""
     with ThreadPoolExecutor(1) as thread:
         rdd = one_spark.sparkContext.parallelize([0], 1)
         job = thread.submit(lambda: rdd.map(_waiting(tmp_path, "others")).collect())

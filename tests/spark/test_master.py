@@ -1,4 +1,4 @@
-"""Masters: which are local, and which standalone ones are there."""
+"""Masters: which are local, and which standalone ones exist."""
 
 from __future__ import annotations
 

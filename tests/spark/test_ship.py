@@ -1,4 +1,4 @@
-"""What executors are sent, and what is said of those that are not fit."""
+"""What executors are sent, and what is reported about unfit ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DRIVER_ONLY = {"click", "jinja2", "prometheus-client", "pyspark", "rich"}
 
 def test_the_package_is_the_same_bytes_each_time_and_nothing_but_source() -> None:
     first, again = package_zip(), package_zip()
-    assert again == first  # else a session takes it only once
+    assert again == first  # a changed one would be sent to a session again
     package_zip.cache_clear()
     second = package_zip()
     assert first is not None

@@ -1,4 +1,6 @@
-"""What a job on Spark does beside the work: it tells which tasks have ended, hears a stop, and says what ended it."""
+"""What a job on Spark does next to its work: it reports which tasks have ended, accepts a stop, and reports what ended
+it.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def test_the_tasks_that_have_ended_are_told_until_the_job_has() -> None:
     stages = {
         7: SimpleNamespace(numCompletedTasks=2, numTasks=6),
         8: SimpleNamespace(numCompletedTasks=1, numTasks=4),
-        9: None,  # of a stage that has just ended nothing is known
+        9: None,  # the tracker has no information about a stage that has just ended
     }
     looked = [0]
 
@@ -78,7 +80,7 @@ def test_the_tasks_that_have_ended_are_told_until_the_job_has() -> None:
 
 
 def test_a_stop_is_heard_though_the_job_began_only_after_it() -> None:
-    """A job that is not there yet cannot be cancelled, and would run to its end."""
+    """A job that does not exist yet cannot be cancelled, and would run to its end."""
     running, cancelled, stop = threading.Event(), threading.Event(), threading.Event()
     asked = threading.Semaphore(0)
 
@@ -103,7 +105,7 @@ def test_a_stop_is_heard_though_the_job_began_only_after_it() -> None:
 
 
 def test_a_dead_java_ends_the_job_but_not_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread's traceback would stand beside the sentence that says so."""
+    """The thread's traceback would appear next to the sentence that reports it."""
     polled = threading.Semaphore(0)
     lost: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lost.append)
@@ -178,7 +180,7 @@ def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_after_it() -> 
 def test_a_connection_that_pyspark_could_not_make_does_not_hide_why(
     why: BaseException, raised: type[BaseException], match: str | None
 ) -> None:
-    """It closes it all the same, as here."""
+    """pyspark closes the connection all the same, as this function does."""
 
     def connected() -> io.BytesIO:
         raise why
