@@ -77,7 +77,7 @@ def test_only_the_keys_that_failed_are_tried_again(code: str) -> None:
 
 
 def test_the_message_of_a_failed_request_is_cleared_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A search of a text for secrets takes longer than repeating a request for a thousand keys."""
+    """Searching a text for secrets takes longer than repeating a request for a thousand keys."""
     cleared = list[str]()
 
     def clear(text: str) -> str:
@@ -203,7 +203,7 @@ def test_a_stop_ends_it_after_the_request_that_is_under_way() -> None:
 
 @pytest.mark.parametrize("then", ["a stop", "a refusal"])
 def test_what_an_unanswered_request_may_have_deleted_is_not_reported_as_left(then: str) -> None:
-    """An undelete looks for no delete markers of objects that were left."""
+    """An undelete does not look for delete markers of objects that are reported as left."""
     stop = threading.Event()
     store = MemoryStore()
 

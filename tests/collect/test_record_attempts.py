@@ -1,4 +1,4 @@
-"""The outcome of runs: which ones are recorded, and a note that cannot be written is not an error."""
+"""The record of runs' outcomes; a note that cannot be written is not an error."""
 
 from __future__ import annotations
 

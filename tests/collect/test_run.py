@@ -66,7 +66,7 @@ def test_a_run_whose_process_is_killed_leaves_no_end(make: Callable[[], Made]) -
         read_summary(store, RUN)
 
 
-# -- elsewhere ------------------------------------------------------------------------------------------------------------
+# -- runs on executors ----------------------------------------------------------------------------------------------------
 
 
 class Losing(Elsewhere):

@@ -135,7 +135,7 @@ def test_a_delete_request_takes_a_full_page(small_pages: int) -> None:
     assert result.delete_requests == store_of(cluster).requests["delete"] == 60 / 5
 
 
-# -- when in doubt, nothing ---------------------------------------------------------------------------------------------
+# -- doubt, in which nothing is deleted ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
@@ -319,7 +319,7 @@ def test_a_dry_run_of_a_disordered_store_counts_nothing_twice(
         assert done.deleted == max_objects
 
 
-# -- any bucket ---------------------------------------------------------------------------------------------------------
+# -- random buckets -----------------------------------------------------------------------------------------------------
 
 
 @given(

@@ -1,4 +1,4 @@
-"""Shadow runs: they delete nothing and record each object that a sweep would delete once; no command takes it for
+"""Shadow runs: they delete nothing, and record once each object that a sweep would delete; no command takes it for
 deleted.
 """
 

@@ -259,7 +259,7 @@ def failing_uploads(prefix: str) -> Iterator[list[UnfinishedUpload]]:
     raise StoreError("501 NotImplemented")
 
 
-# -- dropped ----------------------------------------------------------------------------------------------------------
+# -- dropped objects --------------------------------------------------------------------------------------------------
 
 
 class Stubborn(MemoryStore):
@@ -325,7 +325,7 @@ def test_units_that_cannot_be_read_are_reported_after_the_rest() -> None:
     assert "journal 3: damaged" in str(done.problem)
 
 
-# -- what a sweep obeys -----------------------------------------------------------------------------------------------
+# -- limits and pauses, as for a sweep --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 8])

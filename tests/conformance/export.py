@@ -1,7 +1,7 @@
 """Exports conformance vectors from the unit tests: `python -m tests.conformance.export` writes them to `*.json` here.
 
 As a plugin of pytest it sees each entry that a test applies to a state whose whole log it has recorded, and keeps the
-change or the reason of the refusal. It then proposes each of these entries after each of these logs, and keeps the
+change or the reason for the refusal. It then proposes each of these entries after each of these logs, and keeps the
 shortest logs for each rule. To add a vector, write a test of the rule, and export again.
 """
 

@@ -67,10 +67,10 @@ PURE: Final = ("state", "topic", "admission", "apply", "edits", "producers")
 """The modules of a journal that decide without a store."""
 BEFORE: Final = {
     "poison-taken": "it compares with the cluster epoch, which is in another log",
-    "refused-too-late": "apply refuses the entry all the same",
+    "refused-too-late": "apply refuses the entry, too",
     "controller-not-asked": "it asks the controller's log",
     "shared-purged-above-fence": "it decides which dropped objects are ripe, and an entry only names what was purged",
-    "lacking-is-empty": "it is about a state that was read in part from a checkpoint, and a vector has no checkpoint",
+    "lacking-is-empty": "it concerns a state that was partly read from a checkpoint, and a vector has no checkpoint",
     "shared-rows-passed": "it chooses which rows a table may name, and no entry depends on it",
 }
 """Rules that a process applies before it appends; a log may hold an entry that breaks them."""

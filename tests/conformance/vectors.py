@@ -110,7 +110,7 @@ def _plain(value: Any) -> dict[str, Any]:
 
 
 def rule_of(e: BaseException) -> str:
-    """Return the kind of a refusal and its rule, without what is different each time.
+    """Return the kind of a refusal and its rule, without the parts that vary.
 
     An entry that cannot be decoded counts as damaged, since the decoder's errors differ between versions.
     """

@@ -59,7 +59,7 @@ def test_every_flight_is_one_json_object_with_a_carrier() -> None:
 
 def test_values_keep_their_types_and_their_order() -> None:
     assert json.loads(next(iter(sample.flights()))) == FIRST_FLIGHT
-    # the first cancelled flight has no numbers, but has texts
+    # the first cancelled flight lacks numbers and has texts
     flight = json.loads(next(islice(sample.flights(), 838, None)))
     assert flight["dep_time"] is None
     assert flight["air_time"] is None

@@ -1,4 +1,4 @@
-"""The embedded S3 server: it serves, it is private, and it is stopped and removed in time."""
+"""The embedded S3 server: it serves requests, stays private, and stops when its owner ends."""
 
 from __future__ import annotations
 

@@ -332,7 +332,7 @@ def test_a_partition_that_is_none_is_refused(
         explain_partition(cluster, name)
 
 
-# -- what is broken -----------------------------------------------------------------------------------------------------
+# -- damage -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_journal_that_cannot_be_read_is_named(needed: tuple[ClusterHandles, str]) -> None:

@@ -157,7 +157,7 @@ def test_a_partition_whose_records_share_a_block_with_others_keeps_theirs() -> N
     assert found.released_bytes // 8 - 3 <= found.lifted_bytes <= found.released_bytes // 8
 
 
-# -- the function of two histograms -------------------------------------------------------------------------------------
+# -- the function on two histograms -------------------------------------------------------------------------------------
 
 EPOCHS = st.integers(0, 12)
 HISTOGRAM = st.dictionaries(EPOCHS, st.integers(0, 1000))
@@ -271,7 +271,7 @@ def test_nothing_is_said_where_a_journal_holds_m_itself(happened: Callable[[Clus
     assert read_overview(here).laggards is None
 
 
-# -- explain, report, and what it costs ---------------------------------------------------------------------------------
+# -- explain, the report, and cost --------------------------------------------------------------------------------------
 
 
 def test_explain_says_who_keeps_an_object_that_no_journal_names() -> None:

@@ -60,8 +60,8 @@ def read(s: LogLine) -> Row:
 
 @pytest.fixture
 def busy() -> tuple[ClusterHandles, Topic]:
-    """Create a cluster whose journal 0 has entries of the topic events and of a deleted topic; `with_the_rest` adds the
-    rest.
+    """Create a cluster whose journal 0 has entries of `events` and of a deleted topic; `with_the_rest` adds other
+    kinds.
     """
     cluster, topic, handle = journal_of(5)
     gone, _ = cluster.controller.create_topic("gone", 1, 1)
@@ -246,7 +246,7 @@ def test_nothing_that_a_checkpoint_holds_is_left_out(busy: tuple[ClusterHandles,
             assert [f.name for f in fields if f'"{words.get(f.name, f.name)}":' not in text] == []
 
 
-# -- what is damaged ----------------------------------------------------------------------------------------------------
+# -- damage -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_damaged_entry_is_one_line_and_the_rest_is_shown(busy: tuple[ClusterHandles, Topic]) -> None:

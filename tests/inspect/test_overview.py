@@ -49,7 +49,7 @@ def causes(cluster: ClusterHandles) -> list[str]:
     return [c.cause for c in read_overview(cluster).causes]
 
 
-# -- M, what holds it, and what to do -----------------------------------------------------------------------------------
+# -- M, its holders, and the next step ----------------------------------------------------------------------------------
 
 
 def test_the_next_step_leads_from_an_upload_to_an_empty_l0() -> None:
@@ -152,7 +152,7 @@ def test_a_deleted_topic_holds_nothing() -> None:
 
 
 def test_a_deleted_topic_left_open_for_a_day_is_a_warning() -> None:
-    """Its deleter died before it reached the journals, and no housekeeping ran."""
+    """The deleter died before it reached the journals, and no housekeeping ran."""
     cluster = topic_in_memory(2)
     cluster.controller.delete_topic("events")
     store_of(cluster).clock.sleep(23 * 3600)
@@ -274,7 +274,7 @@ def test_garbage_is_what_the_newest_scan_saw_less_what_was_deleted_since() -> No
     assert (o.garbage.deleted_objects, o.left_objects, len(o.runs), o.next[:7]) == (1, 0, 2, "nothing")
 
 
-# -- what is broken -----------------------------------------------------------------------------------------------------
+# -- damage -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("key", [PUBLISHED_WATERMARK, f"{journal_log(0)}log/{0:020}"])
@@ -465,7 +465,7 @@ def test_an_external_logs_epoch_is_the_published_one() -> None:
     )
 
 
-# -- the same in every view ----------------------------------------------------------------------------------------------
+# -- agreement of the views ----------------------------------------------------------------------------------------------
 
 
 def set_back(cluster: ClusterHandles) -> None:

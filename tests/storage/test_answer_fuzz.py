@@ -185,7 +185,7 @@ class Server:
 
     def result(self, operation: Operation) -> object:
         if not operation.plain:
-            vars(self.both.access).pop("bulk", None)  # an earlier error of obstore's leaves only boto3
+            vars(self.both.access).pop("bulk", None)  # an earlier error of obstore's may have removed it
         return operation.call(self.plain if operation.plain else self.both)
 
 

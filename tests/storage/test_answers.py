@@ -249,7 +249,7 @@ def test_a_failure_of_the_current_object_counts_for_any_version() -> None:
     ]
 
 
-# -- what is sent again: each code and status of each row, on each kind of request -----------------------------------------
+# -- repeated requests: each code and status of each row, on each kind of request ------------------------------------------
 
 READS: dict[str, Callable[[S3Store], object]] = {
     "get": lambda s: s.get("k"),

@@ -77,7 +77,7 @@ class FarStore(MemoryStore):
 
 
 class Together(Parallel):
-    """Reads of which all take the time of one."""
+    """Runs several reads in the time of one."""
 
     def __init__(self, store: FarStore) -> None:
         self._store = store

@@ -159,14 +159,16 @@ def test_a_listing_goes_on_behind_the_last_key_when_its_session_ends(ending: tup
     assert listed + [k for page in pages for k in page.keys] == keys
 
 
-# -- what obstore does not support
+# -- requests that obstore does not support --------------------------------------------------------------------------------
 # ------------------------------------------------------------------------------------------
 
 
 def test_a_server_that_only_boto3_trusts_is_used_by_boto3(
     endpoint: str, authority: Authority, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """OpenSSL trusts a self-signed certificate, as MinIO's guide creates it; rustls refuses that of an authority."""
+    """OpenSSL accepts a self-signed certificate like that of MinIO's guide; rustls refuses it, since it is an
+    authority's.
+    """
     monkeypatch.setattr("l0gc.storage.bulk.ATTEMPTS", 0)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKID")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")

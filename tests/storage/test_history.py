@@ -100,7 +100,7 @@ def versions(store: S3Store) -> list[tuple[str, bool, bool]]:
     ]
 
 
-# -- what a bucket reports ------------------------------------------------------------------------------------------------
+# -- reports of a bucket --------------------------------------------------------------------------------------------------
 
 
 def test_a_bucket_says_whether_it_keeps_versions(any_store: S3Store) -> None:

@@ -216,7 +216,7 @@ def test_a_refused_append_that_landed_is_reported_as_landed(store: MemoryStore, 
 def test_a_refused_append_with_an_unreadable_offset_is_not_lost(
     store: MemoryStore, error: StoreError, then: StoreError
 ) -> None:
-    """An exception is credentials that can neither write nor read: their error explains both failures."""
+    """Only credentials that can neither write nor read are reported, since they explain both failures."""
 
     refusing(store, error, "before", failing(then))
     denied = isinstance(error, AccessDeniedError) and isinstance(then, AccessDeniedError)
@@ -286,7 +286,7 @@ def test_a_landed_append_is_unknown_where_it_or_the_boundary_is_misread(misread:
 
 @pytest.mark.parametrize("error", [AccessDeniedError("denied"), StoreUnreachableError("down"), StoreError("400")])
 def test_no_error_claims_that_an_ambiguous_entry_did_not_land(store: MemoryStore, error: StoreError) -> None:
-    """The first try may still be in progress, and the second one's refusal does not decide about it."""
+    """The first try may still be in progress, and the second one's refusal does not show its outcome."""
     puts_failing(store, AmbiguousWriteError("cut"), error)
     with pytest.raises(AppendOutcomeUnknownError):
         append(a_log(store), store, 0, "mine")
@@ -496,7 +496,7 @@ def test_a_checkpoint_carries_the_time_of_the_log(store: MemoryStore) -> None:
     assert found.time_ms == 12345
 
 
-# -- the past that was truncated (hazard 7) -----------------------------------------------------------------------------
+# -- truncated entries (hazard 7) ---------------------------------------------------------------------------------------
 
 
 def test_a_writer_asleep_during_truncation_does_not_claim_success(store: MemoryStore) -> None:
@@ -510,7 +510,7 @@ def test_a_writer_asleep_during_truncation_does_not_claim_success(store: MemoryS
 
 
 def test_a_writer_stalled_in_its_put_does_not_claim_success(store: MemoryStore) -> None:
-    """Neither does it report a loss: a proxy may have repeated a request that landed before the truncation."""
+    """The writer must not report a loss either: a proxy may have repeated a request that landed before the truncation."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(sleeper, store, 0, "e0")
     store.fault = once(lambda: moves_on(other, store, 1, 4), "put_if_absent", ENTRIES)
@@ -519,7 +519,9 @@ def test_a_writer_stalled_in_its_put_does_not_claim_success(store: MemoryStore) 
 
 
 def test_an_ambiguous_append_that_the_truncation_overtook_is_unknown(store: MemoryStore) -> None:
-    """It landed, was covered by a checkpoint and deleted, so neither "landed" nor "did not land" may be reported."""
+    """The entry landed, was covered by a checkpoint and deleted, so neither "landed" nor "did not land" may be
+    reported.
+    """
     writer, other = a_log(store), a_log(store, seed=1)
     append(writer, store, 0, "e0")
 
@@ -603,7 +605,7 @@ def test_a_put_doubled_by_a_proxy_is_not_reported_lost(
 
 
 def test_a_long_sleep_by_store_time_reads_the_boundary(store: MemoryStore) -> None:
-    """Its last read was dated an hour ahead, so an hour later no time seems to have passed."""
+    """The writer's last read was dated an hour ahead, so an hour later no time seems to have passed."""
     sleeper, other = a_log(store), a_log(store, seed=1)
     append(sleeper, store, 0, "e0")
     ahead_ms = store.clock.ms + 3_600_000
@@ -795,7 +797,7 @@ def test_what_is_found_after_a_free_offset_is_read_again(store: MemoryStore) -> 
     assert [e.offset for e in found] == [2, 3]
 
 
-# -- what should not be there -------------------------------------------------------------------------------------------
+# -- missing and foreign objects ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("missing", [(2, 3), (0,)], ids=["in-between", "the-first"])

@@ -1,4 +1,4 @@
-"""How long requests wait in vain in total, and which requests are sent again."""
+"""The limit on the time for which requests wait in vain, and which requests are sent again."""
 
 from __future__ import annotations
 

@@ -216,7 +216,7 @@ def test_a_refused_delete_names_the_permission_or_lock() -> None:
     assert DeleteFailure("k", "InternalError", "no").why == "InternalError no"
 
 
-# -- against answers that a test has written ----------------------------------------------------------------------------
+# -- a server whose answers a test writes -------------------------------------------------------------------------------
 
 
 @pytest.fixture

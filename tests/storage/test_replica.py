@@ -538,7 +538,7 @@ def test_a_checkpoint_that_may_not_be_there_allows_no_truncation(store: MemorySt
     assert a_replica(store, seed=2).state == [f"e{i}" for i in range(8)]
 
 
-# -- any schedule -------------------------------------------------------------------------------------------------------
+# -- random schedules ---------------------------------------------------------------------------------------------------
 
 
 class FaultyStore(MemoryStore):

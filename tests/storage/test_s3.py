@@ -48,7 +48,7 @@ def store(endpoint: str) -> S3Store:
     return store
 
 
-# -- where the bucket is ------------------------------------------------------------------------------------------------
+# -- the place of the bucket --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_config_may_be_sent_to_another_process_and_holds_no_secret(endpoint: s
     assert SECRET_KEY.encode() not in body
 
 
-# -- against a store that behaves ---------------------------------------------------------------------------------------
+# -- a store that works -------------------------------------------------------------------------------------------------
 
 
 def test_the_bucket_is_created_once(store: S3Store) -> None:
@@ -206,7 +206,7 @@ def test_an_object_that_is_not_there_is_answered_with_the_stores_clock(store: S3
 
 
 def test_an_answer_404_keeps_nothing_of_its_callers_alive(store: S3Store) -> None:
-    """Each append reads a missing entry; without this, an upload of 1.2 GB kept 90 MB of bodies that it had sent."""
+    """Each append reads a missing entry; errors that kept their callers alive once held 90 MB in an upload of 1.2 GB."""
     with without_cycle_search():
         assert held_by_caller(lambda: store.get("none"), ObjectNotFoundError)() is None
         assert held_by_caller(lambda: store.head("none"), ObjectNotFoundError)() is None
@@ -348,7 +348,7 @@ def test_a_bucket_that_does_not_exist_is_named(endpoint: str) -> None:
             call()
 
 
-# -- trials, and what they leave ------------------------------------------------------------------------------------------
+# -- trials and their traces ----------------------------------------------------------------------------------------------
 
 
 def everything(store: S3Store) -> tuple[list[str], list[str]]:

@@ -1,4 +1,4 @@
-"""The source of credentials and region: separate for each store, although botocore's data of S3 is shared."""
+"""The source of credentials and region: separate for each store, although botocore's data about S3 is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Work gets the place and its part, and results come back in the order of the parts, even through several stages."""
+"""Work receives the place and its part, and results come back in the order of the parts, even through several stages."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def damage(cluster: ClusterHandles, journal: int) -> None:
     store_of(cluster).put(f"{journal_log(journal)}log/{0:020}", b"damaged")
 
 
-# -- what holds M -------------------------------------------------------------------------------------------------------
+# -- holders of M -------------------------------------------------------------------------------------------------------
 
 
 def test_a_topic_that_nothing_has_landed_in_holds_m_below_its_revision() -> None:
@@ -218,7 +218,7 @@ def test_an_unused_unreadable_journal_holds_m_in_place() -> None:
     assert (result.held_back_by[0].name, result.held_back_by[0].partition) == ("", -1)
 
 
-# -- a controller log that went back --------------------------------------------------------------------------------------
+# -- a controller log that was set back -----------------------------------------------------------------------------------
 
 
 def restored(cluster: ClusterHandles, before: dict[str, bytes]) -> ClusterHandles:
@@ -313,7 +313,7 @@ def test_a_deleted_topic_that_is_not_closed_yet_is_known() -> None:
     assert m_of(cluster).watermark == cluster.identity().cluster_epoch
 
 
-# -- size -----------------------------------------------------------------------------------------------------------------
+# -- growth -------------------------------------------------------------------------------------------------------
 
 
 def test_a_summary_does_not_grow_with_the_partitions() -> None:

@@ -274,7 +274,7 @@ def test_a_deleted_topic_is_not_forgotten_while_its_journal_is_broken(w: World) 
         w.store.fault = lambda call: None
 
 
-# -- what is needed -----------------------------------------------------------------------------------------------------
+# -- needed objects -----------------------------------------------------------------------------------------------------
 
 
 def test_an_unreadable_journal_keeps_its_topics_objects() -> None:
@@ -291,7 +291,7 @@ def test_an_unreadable_journal_keeps_its_topics_objects() -> None:
     assert "journal 1" in str(done.problem)
 
 
-# -- merged, and deleted topics -----------------------------------------------------------------------------------------
+# -- merged objects and deleted topics ----------------------------------------------------------------------------------
 
 
 def test_merged_objects_go_after_the_grace_and_two_epochs(w: World) -> None:
@@ -502,7 +502,7 @@ def test_a_topic_lost_by_the_controller_ends_the_vacuum(w: World) -> None:
     assert w.l1() == there
 
 
-# -- parts --------------------------------------------------------------------------------------------------------------
+# -- parts of the listing -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 2, 5, 40])

@@ -19,7 +19,7 @@ from tests.support.elsewhere import Elsewhere
 from tests.support.generated_l1 import ORPHANS, a_cluster, replay_mib
 
 MOST_MIB = 4
-"""Most memory of a scan, in MiB; the keys of the smallest listing alone take 7 MiB."""
+"""The most memory that a scan may take, in MiB; the keys of the smallest listing alone take 7 MiB."""
 
 
 @pytest.mark.parametrize(

@@ -190,7 +190,7 @@ def test_a_short_log_is_left_as_it_is(cluster: ClusterHandles) -> None:
     assert not [k for k in store_of(cluster).objects if "/checkpoint/" in k]
 
 
-# -- what is broken, what is gone --------------------------------------------------------------------------------------
+# -- damaged journals and deleted topics -------------------------------------------------------------------------------
 
 
 def test_a_damaged_journal_is_named_and_holds_m_while_the_others_move(cluster: ClusterHandles) -> None:
@@ -326,7 +326,7 @@ def test_a_damaged_journal_of_a_deleted_topic_stops_nobody(cluster: ClusterHandl
     assert [key in b.error for b in result.broken] == [True]
 
 
-# -- a controller log that went back (hazard 10) -----------------------------------------------------------------------
+# -- a controller log that was set back (hazard 10) --------------------------------------------------------------------
 
 
 def test_a_journal_above_the_cluster_epoch_is_named_and_left(cluster: ClusterHandles) -> None:
@@ -370,7 +370,7 @@ def test_without_own_journals_housekeeping_does_nothing() -> None:
         housekeep(cluster)
 
 
-# -- hazard 18 ---------------------------------------------------------------------------------------------------------
+# -- checkpoints after a lost append (hazard 18) -----------------------------------------------------------------------
 
 
 def append(handle: JournalHandle, o: ObjectExtents) -> None:
@@ -410,7 +410,7 @@ def without_checkpoints(cluster: ClusterHandles) -> ClusterHandles:
     return memory_cluster(copy, seed=5, bootstrap=False)
 
 
-# -- what it costs -----------------------------------------------------------------------------------------------------
+# -- cost --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("partitions", [1, 1024, 100_000])

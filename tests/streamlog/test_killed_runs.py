@@ -76,7 +76,7 @@ def killed_at(w: World, work: Work, n: int, *, after: bool) -> bool:
 
 
 def readers(w: World) -> list[Iterator[Record]]:
-    """Return readers in two processes, for one that starts late and one that is read halfway."""
+    """Return two readers in different processes: the first is read at the end, the second in steps."""
     found = []
     for seed in (200, 201):
         cluster = a_process(w, seed)

@@ -415,7 +415,7 @@ def test_a_pin_that_ends_before_it_takes_effect_is_an_error(cluster: ClusterHand
         create_pin(cluster, "backup", HOUR_MS)
 
 
-# -- what is refused ------------------------------------------------------------------------------------------------------
+# -- refusals -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_cluster_of_another_systems_log_has_no_pins() -> None:

@@ -241,7 +241,7 @@ def large(partitions: int = 1) -> ClusterHandles:
 
 
 def test_a_partition_is_never_held_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However large the partition is, only the batch that was returned last is still in memory."""
+    """However large the partition is, at most two of its batches are in memory."""
     held, most, came = list["weakref.ref[Any]"](), 0, 0
     read = OffsetReader.read
 

@@ -121,7 +121,7 @@ def test_publications_without_ends_are_compared_with_the_journals_needs(place: P
     refused(place, CHANGES.keys() - HARMLESS, r"journal 0 may still need epoch \d+, though M = \d+ is published")
 
 
-# -- what is harmless -----------------------------------------------------------------------------------------------------
+# -- harmless restores ----------------------------------------------------------------------------------------------------
 
 ALONE: dict[str, Callable[[str], bool]] = {
     "published.json": lambda key: key == PUBLISHED_WATERMARK,
@@ -143,7 +143,7 @@ def test_what_is_set_back_without_its_journals_does_no_harm(place: Place, part: 
     place.check_all_is_well()
 
 
-# -- a journal that could not be read when it was asked ------------------------------------------------------------------
+# -- a journal that could not be read at first ---------------------------------------------------------------------------
 
 
 def test_m_stays_while_a_journal_that_was_set_back_cannot_be_read(place: Place) -> None:

@@ -132,7 +132,7 @@ def test_an_object_above_the_cluster_epoch_stops_everything() -> None:
 
 
 def test_a_unit_that_knows_an_epoch_above_the_cluster_epoch_stops_everything() -> None:
-    """This is hazard 10, without a scan."""
+    """Guards against hazard 10 without a scan."""
     cluster = a_cluster(3)
     run_pipeline(cluster, Source(cluster, [unit(1, highest=3)]), dry_run=True)
     with pytest.raises(EpochRegressionError, match="unit u is at epoch 4, above the cluster epoch 3"):

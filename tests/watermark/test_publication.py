@@ -166,7 +166,7 @@ def test_of_two_first_publications_the_higher_stays(store: MemoryStore) -> None:
 
 
 def test_a_published_watermark_above_the_cluster_epoch_is_refused(store: MemoryStore) -> None:
-    """Hazard 10: the cluster has forgotten epochs whose objects were deleted."""
+    """Hazard 10: the cluster has forgotten epochs whose objects a sweep deleted."""
     put(store, a_watermark(50))
     with pytest.raises(EpochRegressionError, match=r"published\.json is at epoch 50, above the cluster epoch 9"):
         put(store, a_watermark(5, cluster_epoch=9))
@@ -282,7 +282,7 @@ def test_a_publication_that_saw_an_older_epoch_than_is_published_reads_again(sto
     assert (found.watermark, found.cluster_epoch) == (6, 100)
 
 
-# -- before anything is admitted or deleted -----------------------------------------------------------------------------
+# -- checks before an admission or a deletion ---------------------------------------------------------------------------
 
 
 def with_published(watermark: int, cluster_epoch: int, *, epoch: int) -> ClusterHandles:
@@ -335,7 +335,7 @@ def test_of_an_external_log_the_published_epoch_is_all_that_is_known() -> None:
     assert refuse_if_behind(cluster)[0].cluster_epoch == 9
 
 
-# -- where logs ended (hazard 38) -----------------------------------------------------------------------------------------
+# -- the ends of logs (hazard 38) -----------------------------------------------------------------------------------------
 
 
 def at(accepted: int, offset: int) -> LogEnd:
@@ -397,7 +397,7 @@ def test_the_log_of_before_an_acceptance_is_refused() -> None:
         check_set_back(ending(a=(1, 2)), unit((0, 99), 9))
 
 
-# -- the M of a while ago -----------------------------------------------------------------------------------------------
+# -- earlier values of M ------------------------------------------------------------------------------------------------
 
 MINUTE_MS = 60_000
 

@@ -36,7 +36,7 @@ def summary(started_ms: int, deleted: int, number: int = 0) -> RunSummary:
 
 
 def run_entry(started_ms: int, deleted: int | None) -> RunEntry:
-    """Return a run; None as `deleted` makes it a killed one."""
+    """Return a run, which was killed if `deleted` is None."""
     ended = summary(started_ms, deleted or 0)
     return RunEntry(ended.run_id, started_ms, 1, ended if deleted is not None else None)
 

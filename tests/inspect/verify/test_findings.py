@@ -1,4 +1,4 @@
-"""Findings: what a journal must not contain, to whom an L1 object belongs, and how findings are printed."""
+"""Findings: what a journal must not contain, the owner of an L1 object, and how findings are printed."""
 
 from __future__ import annotations
 

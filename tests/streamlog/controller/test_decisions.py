@@ -1,4 +1,4 @@
-"""What may be appended to the controller's log, and the sentence that refuses anything else."""
+"""Entries that may be appended to the controller's log, and the sentences that refuse all others."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_self_bumping_producer_may_repeat_a_lost_request() -> None:
 
 
 def test_a_new_instance_exceeds_journals_but_not_the_cluster_epoch() -> None:
-    """The restored log has lost the runs of epochs 1 to 3, and has advanced since."""
+    """A restored log has lost the runs of epochs 1 to 3, and has advanced since."""
     state = state_of(FOUNDED, P0, Tick(), Tick())
     entry = decide_init_producer(state, "p", None, new_id=7, new_run="new", above=3)
     assert entry == InitProducer("p", 7, 4, -1, "new")
@@ -145,7 +145,7 @@ def test_two_instances_with_one_epoch_do_not_become_one() -> None:
 @pytest.mark.parametrize("last_epoch", [0, -1])
 @pytest.mark.parametrize("run", ["run-1", "run-0", ""])
 def test_a_producer_that_was_never_so_is_refused(producer_id: int, epoch: int, last_epoch: int, run: str) -> None:
-    """This includes -1, the value stored for a missing last epoch: it never returns the current epoch without a bump."""
+    """Even -1, the stored value of a missing last epoch, does not return the current epoch without a bump."""
     state = state_of(FOUNDED, P0, InitProducer("p", 7, 1, last_epoch, "run-1"))
     with pytest.raises(InvalidProducerEpochError):
         decide(state, (producer_id, epoch, run))

@@ -1,4 +1,4 @@
-"""Which entries may land in the controller's log: one check, whose sentence users and readers of the log see."""
+"""The one check of entries in the controller's log; users and readers of the log see the same sentence."""
 
 from __future__ import annotations
 

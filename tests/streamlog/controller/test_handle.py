@@ -350,7 +350,7 @@ def test_an_init_whose_reply_is_lost_on_the_way_lands_once() -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_the_next_init_fences_a_process_that_died(when: str) -> None:
-    """A restarted process has neither id nor epoch, so it bumps again, whether or not its first bump landed."""
+    """A restarted process has no id and no epoch, so it bumps again, whether or not its first bump landed."""
     at = 0
     while True:
         at += 1

@@ -1,4 +1,4 @@
-"""Where a topic's partitions live: the log alone decides, and fills the emptiest journals with unbroken runs."""
+"""The placement of a topic's partitions: the log alone decides, and fills the emptiest journals with unbroken runs."""
 
 from __future__ import annotations
 
@@ -119,5 +119,5 @@ def test_partitions_cost_nothing() -> None:
         tracemalloc.stop()
         assert state.partition_count == 100 * partitions
     (body_of_few, peak_of_few), (body_of_many, peak_of_many) = weights
-    assert body_of_many <= body_of_few + 100 * 4  # the number itself takes up to 4 bytes more
+    assert body_of_many <= body_of_few + 100 * 4  # each number takes up to 4 bytes
     assert peak_of_many <= 1.2 * peak_of_few

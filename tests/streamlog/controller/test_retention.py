@@ -83,7 +83,7 @@ def test_a_topic_of_which_nothing_is_left_is_forgotten_once() -> None:
     assert not state.has_created(topics[0].revision, topics[0].topic_id)
 
 
-# -- when epochs began ----------------------------------------------------------------------------------------------------
+# -- the times of epochs --------------------------------------------------------------------------------------------------
 
 
 def test_epoch_ages_are_known_to_a_quarter_hour() -> None:

@@ -230,7 +230,7 @@ def test_an_unknown_producer_is_answered_with_the_nearest_name() -> None:
         state.producer("zzz")
 
 
-# -- any sequence -------------------------------------------------------------------------------------------------------
+# -- random sequences ---------------------------------------------------------------------------------------------------
 
 
 def _decided(state: ControllerState, rng: random.Random) -> ControllerEntry | None:

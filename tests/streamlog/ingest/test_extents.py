@@ -57,7 +57,7 @@ def one_block(*values: bytes) -> tuple[bytes, Block]:
     return packed.body, extents_of(packed)[0].block
 
 
-# -- what is packed comes out ------------------------------------------------------------------------------------------
+# -- packing and reading back ------------------------------------------------------------------------------------------
 
 
 @given(st.lists(CHUNKS, min_size=1, max_size=3), st.sampled_from([1, 60, 200, 1 << 18]))
@@ -114,7 +114,7 @@ def test_an_object_does_not_grow_by_its_extents() -> None:
     assert len(p.blocks) <= 2 * BLOCK.itemsize
 
 
-# -- what is not what the log says -------------------------------------------------------------------------------------
+# -- bytes that contradict the log -------------------------------------------------------------------------------------
 
 
 def test_a_changed_a_missing_and_a_foreign_byte_are_reported_by_name() -> None:

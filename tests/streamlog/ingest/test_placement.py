@@ -1,4 +1,4 @@
-"""Where records go: the same place every time, and an error names a record that has no place."""
+"""The places of records: the same place every time, and an error names a record that has none."""
 
 from __future__ import annotations
 

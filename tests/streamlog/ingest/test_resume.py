@@ -219,7 +219,7 @@ def test_a_file_that_is_cut_while_it_is_uploaded_is_named(tmp_path: Path) -> Non
         upload(cluster, "events", [path], session=session, batch_bytes=SMALL * 5000, progress=cut)
 
 
-# -- two at once -------------------------------------------------------------------------------------------------------
+# -- two runs at once --------------------------------------------------------------------------------------------------
 
 
 @several

@@ -66,7 +66,7 @@ def test_a_new_process_takes_its_whole_window_from_the_log() -> None:
     assert fenced(anew.fence, 12) == EpochWindow(11, 12)
 
 
-# -- many at once ------------------------------------------------------------------------------------------------------
+# -- concurrent writers ------------------------------------------------------------------------------------------------
 
 
 def test_writers_at_epochs_inside_the_window_hold_the_fence_together() -> None:
@@ -212,9 +212,7 @@ def landings(fence: EpochFence, applied: Applied, epochs: list[int]) -> Iterator
 
 @pytest.mark.parametrize("forgotten", [True, False])
 def test_a_bump_that_never_landed_lets_nobody_in_below_the_log(forgotten: bool) -> None:
-    """Hazard 3: 10 lands, 14 is lost, 12 and 13 land; 11 is then below the window, even if the fence was not told of
-    the loss.
-    """
+    """Hazard 3: 10 lands, 14 is lost, 12 and 13 land; 11 is then below the window, even if the fence missed the loss."""
     fence, applied = fence_on(5, 5)
     list(landings(fence, applied, [10]))
     fenced(fence, 14)

@@ -72,7 +72,7 @@ def test_an_epoch_landing_elsewhere_while_waiting_is_not_new() -> None:
     assert (c.window_slides, c.fences_new_epoch, c.fences_known_epoch) == (0, 0, 2)
 
 
-# -- any sequence ------------------------------------------------------------------------------------------------------
+# -- random sequences --------------------------------------------------------------------------------------------------
 
 
 class AnySequence(RuleBasedStateMachine):

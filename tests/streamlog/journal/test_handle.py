@@ -194,7 +194,7 @@ def test_a_closed_topic_takes_nothing_more() -> None:
 
 
 def test_an_epoch_above_the_clusters_moves_no_window() -> None:
-    """Hazard 14: neither the log's window moves, nor the fence's, which would then refuse every writer."""
+    """Hazard 14: the log's window does not move, and neither does the fence's, which would then refuse every writer."""
     (a,) = processes(1, epoch=20)
     handle = handle_of(a)
     land(handle, extent(), 10)
@@ -358,7 +358,7 @@ def test_a_zombie_that_the_journal_never_knew_cannot_begin() -> None:
 
 @pytest.mark.parametrize("sequence", [0, 1])
 def test_a_zombie_whose_state_was_lost_cannot_write(sequence: int) -> None:
-    """Hazard 17: it was fenced, and then the journal forgot both runs."""
+    """Hazard 17: the zombie was fenced, and then the journal forgot both runs."""
     a, b = processes(2)
     zombie = producer_batch(a)
     land(handle_of(a), extent(1, zombie), 10)

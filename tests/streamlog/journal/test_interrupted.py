@@ -35,7 +35,7 @@ def test_an_abandoned_fence_delays_a_new_epoch_once(monkeypatch: pytest.MonkeyPa
     fence.enter(5, leaked)
     within_patience(lambda: fenced(fence, 6))
     assert fence.window == EpochWindow(5, 6)
-    monkeypatch.setattr(fence_module, "MOST_HELD_S", -1)  # for ever
+    monkeypatch.setattr(fence_module, "MOST_HELD_S", -1)  # no holder expires
     within_patience(lambda: fenced(fence, 7))
 
 
@@ -78,7 +78,7 @@ def _interrupts(hold: object) -> bool:
     raise Interrupt
 
 
-# -- a whole append ----------------------------------------------------------------------------------------------------
+# -- whole appends -----------------------------------------------------------------------------------------------------
 
 
 def _begun() -> tuple[ClusterHandles, Topic, JournalHandle]:

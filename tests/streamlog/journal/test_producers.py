@@ -181,7 +181,7 @@ def test_an_input_expires_by_itself() -> None:
     assert (landed_of(producers, 1, "a"), landed_of(producers, 1, "b")) == (0, 10)
 
 
-# -- inputs, by content ------------------------------------------------------------------------------------------------
+# -- inputs by content -------------------------------------------------------------------------------------------------
 
 
 def test_a_new_run_goes_on_after_what_has_landed() -> None:
@@ -259,7 +259,7 @@ def test_an_entrys_batches_are_admitted_in_order_without_side_effects() -> None:
     assert msgspec.json.encode(producers) == before
 
 
-# -- the whole way: the controller, two journals, the log, and time ------------------------------------------------------
+# -- the whole path: the controller, two journals, the log, and time -----------------------------------------------------
 
 DAY_MS = 24 * 3_600_000
 

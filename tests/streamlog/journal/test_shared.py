@@ -85,7 +85,7 @@ def two_rounds() -> Journal:
     return j
 
 
-# -- what is listed --------------------------------------------------------------------------------------------------------
+# -- the list of shared objects --------------------------------------------------------------------------------------------
 
 
 def test_a_commit_lists_rows_of_a_shared_object_and_lifts_their_extents() -> None:
@@ -139,7 +139,7 @@ def test_own_objects_may_follow_shared_rows_and_the_other_way() -> None:
     assert MACHINE.decode(MACHINE.encode(j.state), "it").topics[REVISION].all_rows().tobytes() == rows.tobytes()
 
 
-# -- rule 1: listed while a row is named -----------------------------------------------------------------------------------
+# -- rule 1: an object is listed while one of its rows is named ------------------------------------------------------------
 
 
 def test_a_shared_object_is_dropped_with_its_last_row() -> None:
@@ -226,7 +226,7 @@ def test_other_content_under_a_listed_name_is_refused() -> None:
     assert refused(j.state, lifted(other)) == {1: NAMED_TWICE}
 
 
-# -- rule 3: a dropped one waits for the fence -----------------------------------------------------------------------------
+# -- rule 3: a dropped object waits for the fence --------------------------------------------------------------------------
 
 
 def test_a_dropped_shared_object_waits_until_the_fence_passes_its_stamp() -> None:
@@ -290,7 +290,7 @@ def test_a_drain_moves_no_offset_and_releases_no_extent() -> None:
     assert [len(o.extents) for o in after.objects] == [len(o.extents) for o in before.objects]
 
 
-# -- what is malformed -----------------------------------------------------------------------------------------------------
+# -- malformed edits -------------------------------------------------------------------------------------------------------
 
 
 def test_edits_that_cannot_be_are_refused_wherever_they_land() -> None:

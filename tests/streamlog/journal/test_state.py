@@ -162,7 +162,7 @@ def test_a_single_partition_journal_behaves_like_a_partition_log(steps: list[tup
         assert [e.base_offset for e in journal.state.topic(REVISION).extents(0)] == [o for o, _ in model.unreconciled]
 
 
-# -- what every sequence of entries holds to -----------------------------------------------------------------------------
+# -- invariants of every sequence of entries -----------------------------------------------------------------------------
 
 PARTITIONS = 4
 EPOCHS = st.integers(REVISION - 1, 20)
@@ -238,7 +238,7 @@ def test_no_sequence_of_entries_breaks_a_rule(steps: list[tuple[str, int, dict[i
     for at, entry in enumerate(j.entries):
         MACHINE.apply(replayed, entry)
         if at == len(j.entries) // 2:
-            replayed = copy_of(replayed)  # through a checkpoint
+            replayed = copy_of(replayed)  # replayed from a checkpoint
     assert same(replayed, j.state)
 
 
@@ -384,7 +384,7 @@ def test_a_barrier_narrows_the_window_but_frees_nothing_unreconciled() -> None:
         j.apply(Barrier(9))
 
 
-# -- what a reconciler commits -------------------------------------------------------------------------------------------
+# -- commits of reconcilers ----------------------------------------------------------------------------------------------
 
 
 def two_objects() -> Journal:
@@ -510,7 +510,7 @@ def test_a_log_and_a_checkpoint_without_later_fields_are_read() -> None:
         MACHINE.decode(of_parts(checkpoint, rows), "a damaged one")
 
 
-# -- the end -------------------------------------------------------------------------------------------------------------
+# -- closed topics -------------------------------------------------------------------------------------------------------
 
 
 def test_a_closed_topic_takes_nothing_more_and_holds_nothing_back() -> None:
@@ -535,7 +535,7 @@ def test_a_topic_that_nothing_landed_in_can_be_closed() -> None:
         admit(copy_of(j.state), extents_of(6))
 
 
-# -- what is corrupt -----------------------------------------------------------------------------------------------------
+# -- corrupt entries and checkpoints -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("payload", [b"", b"\xc0", b"\xff", b"\x92\xa1a", b"\x91" * 100_000, b"\x92\xa1a\xa1x"])

@@ -312,7 +312,7 @@ def test_an_expiry_of_another_topic_with_the_same_revision_deletes_nothing() -> 
     assert why(j, expired({0: 10}, "another")) == {0: ANOTHER_TOPIC}
 
 
-# -- the fence, the end, purges -------------------------------------------------------------------------------------------
+# -- the fence, closed topics and purges ----------------------------------------------------------------------------------
 
 
 def test_the_l1_fence_only_rises() -> None:
@@ -450,7 +450,7 @@ def test_a_checkpoint_whose_lists_of_l1_objects_contradict_its_offsets_is_refuse
     refused(listed=RowList(rows[:0]))  # 40 records are reconciled
     refused(listed=RowList(rows[rows["partition"] == 0]))
     refused(listed=RowList(rows[rows["base"] > 0]))  # partition 0 begins at record 0
-    refused(listed=RowList(rows[rows["last"] < 39]))  # and has 40 records in L1
+    refused(listed=RowList(rows[rows["last"] < 39]))  # partition 0 has 40 records in L1
     refused(listed=RowList(np.concatenate([rows, l1_rows(l1_row(5, 0, 9, epoch=EPOCH, name=77))])))
     refused(log_start=np.array([0, 9], OFFSET))  # the list of partition 1 begins at record 10
     refused(log_start=np.array([0, 45], OFFSET))  # all records in L1 are deleted, but their rows are listed
@@ -509,7 +509,7 @@ def test_a_merged_object_wholly_below_the_log_start_is_refused() -> None:
         assert why(j, edit(MERGE, EPOCH, removed=rows, added=files)) == ({0: BELOW} if refused else {})
 
 
-# -- any history ----------------------------------------------------------------------------------------------------------
+# -- random histories -----------------------------------------------------------------------------------------------------
 
 
 class Books:

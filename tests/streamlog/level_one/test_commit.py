@@ -220,7 +220,7 @@ def test_a_journal_that_cannot_be_read_is_named_and_nothing_is_removed() -> None
     assert l1_objects(a) == begun.keys
 
 
-# -- the same commit twice ------------------------------------------------------------------------------------------------
+# -- repeated commits -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("meanwhile", ["expired", "closed"])

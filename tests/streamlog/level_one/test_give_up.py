@@ -104,7 +104,7 @@ ALL = range(4 * RECORDS)
 LEFT = [o for o in ALL if not 3 <= o <= 5]
 
 
-# -- the partition goes on ----------------------------------------------------------------------------------------------
+# -- the partition continues --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by_object", [True, False])
@@ -269,7 +269,7 @@ def test_a_reader_leaves_out_a_hole_at_the_end(caplog: pytest.LogCaptureFixture)
     ]
 
 
-# -- what else meets a hole -----------------------------------------------------------------------------------------------
+# -- other operations on a hole -------------------------------------------------------------------------------------------
 
 
 def test_merge_retention_and_vacuum_pass_a_hole() -> None:
@@ -306,7 +306,7 @@ def test_a_topic_with_holes_is_deleted_with_all_that_it_has() -> None:
     assert not len(cluster.journal(0).catch_up().dropped)
 
 
-# -- what is kept -----------------------------------------------------------------------------------------------------------
+# -- kept bytes -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_holes_footer_has_author_reason_and_damaged_bytes() -> None:
@@ -395,7 +395,7 @@ def test_a_store_that_takes_no_hole_ends_it_with_nothing_given_up(error: L0gcErr
     assert lost(cluster).records == 3
 
 
-# -- what is refused ----------------------------------------------------------------------------------------------------
+# -- refusals -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

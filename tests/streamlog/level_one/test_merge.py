@@ -146,7 +146,7 @@ def test_large_objects_are_read_in_pieces_and_go_through_the_local_disk(monkeypa
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
     monkeypatch.setattr(write, "FILE_BYTES", 100)
     ok(merge(a))
-    assert counts(a) == [1] * PARTITIONS  # a reconcile would have begun a second one
+    assert counts(a) == [1] * PARTITIONS  # a reconcile would have begun a second object
     assert content(a) == before
     merged = pq.ParquetFile(pa.BufferReader(store_of(a).objects[keys_of(a, 0)[0]].body))
     assert merged.num_row_groups > 1
@@ -251,7 +251,7 @@ def test_many_small_sources_of_a_large_merge_are_opened_at_once(monkeypatch: pyt
     assert content(a) == before
 
 
-# -- others at work -------------------------------------------------------------------------------------------------------
+# -- concurrent processes -------------------------------------------------------------------------------------------------
 
 
 def test_the_losing_merges_objects_are_left_to_vacuum() -> None:
@@ -333,7 +333,7 @@ def test_a_reader_continues_after_its_next_object_is_merged_away() -> None:
     assert [r.value for r in found[:12:3]] == [b"0:%d" % n for n in range(4)]
 
 
-# -- killed ---------------------------------------------------------------------------------------------------------------
+# -- killed merges --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("when", ["before", pytest.param("after", marks=pytest.mark.thorough)])

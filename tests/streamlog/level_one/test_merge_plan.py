@@ -156,7 +156,7 @@ def test_large_reconciles_are_not_rewritten() -> None:
     assert history([40 << 20] * 50, MergeRule())[1] <= 1.1
 
 
-# -- what a retention is to delete ----------------------------------------------------------------------------------------
+# -- limits from a retention ----------------------------------------------------------------------------------------------
 
 
 def test_only_objects_of_the_same_quarter_of_a_retention_are_merged() -> None:
@@ -200,7 +200,7 @@ def test_retention_keeps_at_most_a_quarter_more() -> None:
         assert len(objects) <= 8
 
 
-# -- what is due in a topic -----------------------------------------------------------------------------------------------
+# -- merges that are due in a topic ---------------------------------------------------------------------------------------
 
 
 def rows_of(partition: int, sizes: Sequence[int], first: int = 0) -> Rows:

@@ -1,4 +1,4 @@
-"""Create times and headers in L1: an object has these columns if a record in it needs them, in all ways of writing."""
+"""Create times and headers in L1: an object has these columns if one of its records needs them, however it is written."""
 
 from __future__ import annotations
 

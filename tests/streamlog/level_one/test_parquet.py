@@ -89,9 +89,7 @@ def test_reading_from_an_offset_leaves_out_row_groups_before_it(monkeypatch: pyt
 
 @pytest.mark.parametrize("every", [11, pytest.param(1, marks=pytest.mark.thorough)])
 def test_every_changed_bit_of_a_footer_is_noticed_before_arrow_reads_it(every: int) -> None:
-    """For some of these bits Arrow ends the process; for others it believes the footer, such as a row group's wrong
-    times.
-    """
+    """Some changed bits make Arrow end the process; others make it believe wrong values, such as a row group's times."""
     cluster, p, file = an_object()
     key = l1_key(p, file)
     body = store_of(cluster).objects[key].body

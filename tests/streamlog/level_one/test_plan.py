@@ -236,7 +236,7 @@ def test_readers_get_about_the_same_each_and_all_of_it() -> None:
             loads[r.reader_of(take, n * SMALL_TASK_BYTES)] += 1
     assert sum(loads) == 120
     assert max(loads) - min(loads) <= 1
-    assert r.reader_of(r.takes[2], 1 << 50) == r.readers - 1  # weights beyond the plan: the journal has grown since
+    assert r.reader_of(r.takes[2], 1 << 50) == r.readers - 1  # the journal has grown since the plan
 
 
 def test_a_partition_belongs_to_one_writer_and_writers_share_them() -> None:
@@ -315,7 +315,7 @@ def test_a_round_lands_and_moves_each_partition_to_its_end() -> None:
     assert j.state.topic(REVISION).view(3).last_reconciled_offset == 2
 
 
-# -- what could not be lifted -----------------------------------------------------------------------------------------------
+# -- records that could not be lifted ---------------------------------------------------------------------------------------
 
 
 def fault(*at: tuple[int, int], revision: int = REVISION) -> Fault:

@@ -265,7 +265,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out_of_later_rounds() -> None
     assert [list(t.topics) for r in watched.rounds for t in r.takes] == [[1]]
 
 
-# -- what is wrong --------------------------------------------------------------------------------------------------------
+# -- faults ---------------------------------------------------------------------------------------------------------------
 
 
 def test_an_unreadable_journal_is_named_and_others_are_reconciled() -> None:
@@ -342,7 +342,7 @@ def test_what_another_reconciler_lifts_between_planning_and_reading_is_left_to_i
     assert contents(a) == [[0, 1, 2]] * PARTITIONS
 
 
-# -- whether there is work ------------------------------------------------------------------------------------------------
+# -- work that is due -----------------------------------------------------------------------------------------------------
 
 
 def test_has_work_keeps_no_journal() -> None:
@@ -369,7 +369,7 @@ def test_an_unreadable_journal_counts_as_work() -> None:
     assert has_work(another_process(a))
 
 
-# -- any history ----------------------------------------------------------------------------------------------------------
+# -- random histories -----------------------------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.one_of(

@@ -161,7 +161,7 @@ def test_a_growing_partition_gets_an_own_object_above_its_shared_rows(
     drain(cluster)
     rows = cluster.journal(0).catch_up().topic(topic.revision).l1_of(7)
     assert rows["base"].tolist() == [0, 2, 1002]
-    assert [bytes(name) for name in rows["name"][1:]] == before  # the own objects are not rewritten
+    assert [bytes(name) for name in rows["name"][1:]] == before  # the partition's own objects are not rewritten
     assert values(cluster) == wanted
 
 

@@ -162,7 +162,7 @@ class History:
                 self.cluster.journal(journal).replica.write_checkpoint()
         self.cluster = memory_cluster(store_of(self.cluster), seed=self.chance.randrange(1 << 30), bootstrap=False)
 
-    # -- what must hold ---------------------------------------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
         self.check_read(Read(skip_holes=True), range(PARTITIONS))

@@ -129,7 +129,7 @@ def test_a_shared_object_waits_for_own_objects_and_is_opened_once() -> None:
 
 
 def test_shared_objects_that_wait_for_one_another_are_read() -> None:
-    """A repeated commit adds rows that were refused before, after those of the other object."""
+    """A repeated commit adds the rows that were refused at first; they follow the other object's rows."""
     cluster, topic, _ = loaded(0, 2)
     put(cluster, "events", {0: [b"0"], 1: [b"0"]})
     put(cluster, "events", {0: [b"1"], 1: [b"1"]})
@@ -221,7 +221,7 @@ def test_a_drain_adds_typed_columns_and_counts_no_misfit_twice() -> None:
     assert values(cluster) == batch
 
 
-# -- commits that are repeated ------------------------------------------------------------------------------------------
+# -- repeated commits ---------------------------------------------------------------------------------------------------
 
 
 def test_a_repeated_commit_compares_each_partition_of_a_shared_object() -> None:
@@ -242,6 +242,6 @@ def test_a_repeated_commit_compares_each_partition_of_a_shared_object() -> None:
     assert drain(cluster).drained == 90
     rows = state_of(cluster).all_rows()
     (done,) = begun.commit()
-    assert (done.lost, done.records) == (PARTITIONS, 0)  # the journal forgets with the object that its rows landed
+    assert (done.lost, done.records) == (PARTITIONS, 0)  # the object's landing is forgotten with it
     assert state_of(cluster).all_rows().tolist() == rows.tolist()
     assert values(cluster) == batch

@@ -198,7 +198,7 @@ def test_rows_stay_in_their_places_over_batches(monkeypatch: pytest.MonkeyPatch)
     assert rows_of(PARSER, []) == []
 
 
-# -- any values ---------------------------------------------------------------------------------------------------------
+# -- random values ------------------------------------------------------------------------------------------------------
 
 INNER = st.recursive(
     st.sampled_from(
