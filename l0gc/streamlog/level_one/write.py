@@ -333,20 +333,27 @@ def _joined(done: Iterable[_Written], faults: list[Fault]) -> WrittenL1:
 def upload_l1(store: ObjectStore, objects: Iterable[Made], parallel: Parallel) -> None:
     """Upload L1 objects, several at once and while the next ones are made; return when all are durable."""
 
-    def upload(made: Made) -> None:
-        key, content = made
-        if isinstance(content, Path):
-            store.put_file(key, content)
-            content.unlink()
-        else:
-            store.put_bulk(key, content)
-
-    for _ in parallel.fetch_ahead(upload, objects, lambda made: min(_size(made[1]), _PART_BYTES)):
+    for _ in parallel.fetch_ahead(lambda made: upload_object(store, made), objects, upload_weight):
         pass
 
 
-def _size(content: bytes | Path) -> int:
-    return content.stat().st_size if isinstance(content, Path) else len(content)
+def upload_object(store: ObjectStore, made: Made) -> None:
+    """Upload an L1 object, which is durable then; delete its file."""
+    key, content = made
+    if isinstance(content, bytes):
+        store.put_bulk(key, content)
+        return
+    if content.stat().st_size > _PART_BYTES:
+        store.put_file(key, content)
+    else:  # without boto3, whose import takes 0.1 s
+        store.put_bulk(key, content.read_bytes())
+    content.unlink()
+
+
+def upload_weight(made: Made) -> int:
+    """Return about how many bytes of an object its upload holds."""
+    _, content = made
+    return min(content.stat().st_size if isinstance(content, Path) else len(content), _PART_BYTES)
 
 
 class _Gap(NamedTuple):

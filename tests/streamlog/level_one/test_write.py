@@ -218,12 +218,16 @@ def test_small_objects_upload_concurrently_and_large_ones_from_disk(monkeypatch:
     assert 8 <= store.most <= 32
     assert not from_disk
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
-    write_l1(store, TOPICS, 1, [batch(*span(0, 0, 9))], Runtime(store.clock), Parallel())
-    assert len(from_disk) == 1
+    for part_bytes, n in ((1 << 20, 0), (1, 1)):
+        monkeypatch.setattr(write, "_PART_BYTES", part_bytes)
+        write_l1(store, TOPICS, 1, [batch(*span(0, 0, 9))], Runtime(store.clock), Parallel())
+        assert len(from_disk) == n
+    assert len(store.objects) == 202
 
 
 def test_the_next_partitions_are_written_while_files_are_uploaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(write, "_TASK_BYTES", 1)
+    monkeypatch.setattr(write, "_PART_BYTES", 1)
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 100)
     finish, finished, more_than_cores = write.L1Writer.finish, list[object](), threading.Event()
 
