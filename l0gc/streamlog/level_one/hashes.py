@@ -55,7 +55,7 @@ class Hashes:
         self._update(f"{name} lengths", lengths)
 
     def _update(self, name: str, content: Any) -> None:
-        self._of.setdefault(name, hashlib.blake2b(digest_size=16)).update(content)
+        self._of.setdefault(name, hashlib.sha256()).update(content)
 
     def digest(self) -> dict[str, bytes]:
         return {name: h.digest() for name, h in self._of.items()}

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice, takewhile
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -39,7 +39,7 @@ from l0gc.streamlog.level_one.parquet import (
     read_l1,
     schema_number,
 )
-from l0gc.streamlog.level_one.write import L1Writer, Made, upload_l1
+from l0gc.streamlog.level_one.write import L1Writer, Made, upload_object, upload_weight
 from l0gc.streamlog.values.parse import is_typed
 
 WHOLE_BYTES: Final = 4 << 20
@@ -64,6 +64,16 @@ class RewriteResult:
     error: L0gcError | None = None
 
 
+class _Copied(NamedTuple):
+    """A merge whose object is to be uploaded: the hashes of what was read, and what was made; `result` is None if the merge
+    was stopped.
+    """
+
+    result: RewriteResult | None
+    hashes: Mapping[str, bytes] = {}
+    made: Sequence[Made] = ()
+
+
 def rewrite(
     store: ObjectStore,
     merges: Sequence[MergeGroup],
@@ -78,36 +88,28 @@ def rewrite(
     Raises `StoreError`.
     """
     with temporary_folder("merge") as directory:
-        done: list[tuple[RewriteResult, dict[str, bytes]]] = []
 
-        def copy(
-            item: tuple[MergeGroup, Iterable[_Source]],
-        ) -> tuple[RewriteResult | None, dict[str, bytes], list[Made]]:
+        def copy(item: tuple[MergeGroup, Iterable[_Source]]) -> _Copied:
             merge, sources = item
             topic = topics[merge.revision]
             base = int(merge.sources["base"][0])
             writer = L1Writer(topic.id(merge.partition), epoch, base, runtime, directory, math.inf, topic.value_schema)
-            return (*_copied(store, merge, sources, writer, stop), writer.made)
+            return _copied(store, merge, sources, writer, stop)
 
-        def objects() -> Iterator[Made]:
-            with_sources = _with_sources(store, merges, topics, parallel)
-            going_on = takewhile(lambda _: not stop.is_set(), with_sources)
-            for rewritten, hashes, made in parallel.compute_ahead(copy, going_on, _is_worth):
-                if rewritten is not None:
-                    done.append((rewritten, hashes))
-                    yield from made
+        def uploaded(copied: _Copied) -> tuple[_Copied, _Source | None]:
+            for made in copied.made:
+                upload_object(store, made)
+            if copied.result is None or copied.result.error is not None:
+                return copied, None
+            p = topics[copied.result.merge.revision].id(copied.result.merge.partition)
+            return copied._replace(made=()), _opened(store, _whole(p, l1_file(copied.result.row[0])))
 
-        upload_l1(store, objects(), parallel)
-
-    def reopened(copied: tuple[RewriteResult, dict[str, bytes]]) -> tuple[RewriteResult, dict[str, bytes], _Source]:
-        result, hashes = copied
-        if result.error is not None:
-            return result, hashes, result.error
-        p = topics[result.merge.revision].id(result.merge.partition)
-        return result, hashes, _opened(store, _whole(p, l1_file(result.row[0])))
-
-    written = parallel.fetch_ahead(reopened, done, lambda d: min(int(d[0].row["bytes"].sum()), WHOLE_BYTES))
-    return list(parallel.compute_ahead(lambda d: _checked(store, *d), written))
+        with_sources = _with_sources(store, merges, topics, parallel)
+        going_on = takewhile(lambda _: not stop.is_set(), with_sources)
+        copies = parallel.compute_ahead(copy, going_on, _is_worth)
+        written = parallel.fetch_ahead(uploaded, copies, lambda copied: sum(map(upload_weight, copied.made)))
+        checked = parallel.compute_ahead(lambda w: _checked(store, *w), written)
+        return [result for result in checked if result is not None]
 
 
 def _with_sources(
@@ -160,10 +162,8 @@ def _whole(p: PartitionId, file: L1File) -> WantedFile:
 
 def _copied(
     store: ObjectStore, merge: MergeGroup, sources: Iterable[_Source], writer: L1Writer, stop: threading.Event
-) -> tuple[RewriteResult | None, dict[str, bytes]]:
-    """Write the sources' records as one object; return it with the hashes of the sources' columns, or None if it is
-    stopped.
-    """
+) -> _Copied:
+    """Write the sources' records as one object; return it with the hashes of the sources' columns."""
     hashes = Hashes()
     for source in sources:
         try:
@@ -172,14 +172,14 @@ def _copied(
             _check_columns(source, writer.schema_number)
             for _, batch in read_l1(store, source, L1_COLUMNS.names):
                 if stop.is_set():  # no part of the object is in the store yet
-                    return None, {}
+                    return _Copied(None)
                 hashes.add(batch)
                 for at in range(0, batch.num_rows, _ROWS):  # a row group is written once it is full
                     writer.write(batch.slice(at, _ROWS), batch.nbytes / batch.num_rows)
         except (ObjectNotFoundError, CorruptObjectError, UnsupportedFormatError) as e:
-            return RewriteResult(merge, error=e), {}
+            return _Copied(RewriteResult(merge, error=e))
     writer.finish()
-    return RewriteResult(merge, np.array(writer.files, L1_ROW)), hashes.digest()
+    return _Copied(RewriteResult(merge, np.array(writer.files, L1_ROW)), hashes.digest(), writer.made)
 
 
 def _check_columns(source: OpenL1File, number: int) -> None:
@@ -201,9 +201,11 @@ def _check_columns(source: OpenL1File, number: int) -> None:
         )
 
 
-def _checked(store: ObjectStore, done: RewriteResult, expected: dict[str, bytes], written: _Source) -> RewriteResult:
+def _checked(store: ObjectStore, copied: _Copied, written: _Source | None) -> RewriteResult | None:
     """Return the result unchanged if the new object has the hashes of its sources, or else with an error."""
-    merge, hashes = done.merge, Hashes()
+    if written is None or copied.result is None:
+        return copied.result
+    merge, hashes = copied.result.merge, Hashes()
     try:
         if isinstance(written, L0gcError):
             raise written
@@ -215,9 +217,9 @@ def _checked(store: ObjectStore, done: RewriteResult, expected: dict[str, bytes]
     same = (
         (file.base_offset, file.last_offset) == (merge.sources["base"][0], merge.sources["last"][-1])
         and file.max_timestamp == merge.sources["max_timestamp"].max()
-        and hashes.digest() == expected
+        and hashes.digest() == copied.hashes
     )
     if not same:
         missing = f"the records of the {len(merge.sources)} L1 objects that it should replace; they stay"
         return RewriteResult(merge, error=CorruptObjectError(f"{written.wanted.key} does not hold {missing}"))
-    return done
+    return copied.result

@@ -231,6 +231,18 @@ def test_partitions_are_merged_on_all_cores_and_no_more_at_once(large: bool, mon
     assert content(a) == before
 
 
+def test_an_object_is_read_back_while_others_are_still_to_be_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, calls = filled(4, journals=1), list[str]()
+
+    def noted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *arguments: (calls.append(name), work(*arguments))[1]
+
+    for name in ("_copied", "_checked"):
+        monkeypatch.setattr(rewrite, name, noted(name, getattr(rewrite, name)))
+    ok(merge(a))
+    assert calls == ["_copied", "_checked"] * PARTITIONS
+
+
 def test_many_small_sources_of_a_large_merge_are_opened_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a thread on another core would wait for one request after another."""
     a = filled(4, journals=1, partitions=1)
