@@ -1,4 +1,6 @@
-"""What tests share: a clean environment, one SeaweedFS for those that need a server, a fresh bucket for each, one Spark."""
+"""Fixtures for all tests: a clean environment, one SeaweedFS, a fresh bucket for each test that needs one, and one
+Spark.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ hypothesis.settings.register_profile("l0gc", deadline=None, suppress_health_chec
 hypothesis.settings.load_profile("l0gc")
 
 APART = ("tests/simulation/", "tests/exhaustive/", "tests/fuzz/", "tests/storage/test_replica_interrupted")
-"""Folders whose tests share nothing, and of which one file would keep one process busy while the others have ended."""
+"""Tests that share nothing; one of these files would keep a process busy after the others have ended."""
 
 
 QUICK = "not thorough"
-"""What `make test` selects."""
+"""The tests of `make test`."""
 ON_SPARK = "spark"
-"""The one scope of the files that share a Spark there."""
+"""The scope of all files that share a Spark in `make test`."""
 LONGEST = (
     ON_SPARK,
     "tests/crash/test_crash.py",
@@ -59,14 +61,16 @@ LONGEST = (
     "tests/streamlog/level_one/test_shared_histories.py",
     "tests/flows/test_forks.py",
 )
-"""What begins first, in this order. A file of few tests is begun last otherwise, and the other processes wait for it."""
+"""The scopes that begin first, in this order. A file with few tests would begin last, and the other processes would
+wait for it.
+"""
 
 
 class _ByFile(LoadFileScheduling):  # type: ignore[misc]
-    """The tests of a file run in one process, where they share a bucket; those of `APART` where one is free.
+    """Runs the tests of a file in one process, where they share a bucket; those of `APART` in any free process.
 
     In `make test` all files that share a Spark run in one process: another Spark would cost more than it saves. `make
-    thorough` has more of them than one process should do.
+    thorough` has too many such files for one process.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -91,7 +95,7 @@ def _shares_spark(file: str) -> bool:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Let each process begin with a part of its own: what one has compiled, the others read.
+    """Let each process begin with another part, so that it reads what others have compiled.
 
     In a fresh checkout, pytest's rewriting of asserts is most of the collection.
     """
@@ -105,13 +109,13 @@ def pytest_make_collect_report(
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _ByFile:
-    """Which test runs in which process."""
+    """Return the scheduler that assigns tests to processes."""
     return _ByFile(config, log)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One order in all processes; and `make test` starts no Spark but the one that the tests of a process share."""
+    """Sort the tests, so that all processes have one order, and refuse a quick test that starts its own Spark."""
     items.sort(key=lambda item: item.path)
     for item in items:
         starts_spark = item.get_closest_marker("spark") and "one_spark" not in getattr(item, "fixturenames", ())
@@ -120,13 +124,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave thousands of tests and their modules out of each full collection of garbage, which took a tenth of the time."""
+    """Exclude thousands of tests and their modules from each full garbage collection, which took a tenth of the time."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _signals_are_heard() -> None:
-    """What starts the tests in the background may ignore SIGINT or SIGHUP, and every command here would inherit that."""
+    """Restore the signals' defaults: a parent that ignores SIGINT or SIGHUP would pass that on to every command here."""
     for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(number) == signal.SIG_IGN:
             signal.signal(number, handler)
@@ -134,7 +138,7 @@ def _signals_are_heard() -> None:
 
 @pytest.fixture(autouse=True)
 def _signals_stay_as_they_were() -> Iterator[None]:
-    """A command that runs in this process listens to signals; the next test does not inherit that."""
+    """Restore the signal handlers after a test, because a command in this process may have replaced them."""
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in handlers.items():
@@ -143,16 +147,16 @@ def _signals_stay_as_they_were() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No setting of the user's reaches a test."""
+    """Keep the user's settings away from the tests."""
     for name in list(os.environ):
         if name.startswith(("AWS_", "L0GC_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # where no settings file can be
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # no settings file can be there
 
 
 @pytest.fixture(scope="session")
 def weed(request: pytest.FixtureRequest) -> Iterator[SeaweedFS]:
-    """A server for the whole run. Without its wheel, the first tests of a newcomer leave it out; make's do not."""
+    """Start a server for the whole run. Without its wheel, a newcomer's first tests skip it; make's do not."""
     try:
         find_weed()
     except L0gcError as e:
@@ -165,7 +169,7 @@ def weed(request: pytest.FixtureRequest) -> Iterator[SeaweedFS]:
 
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[str]:
-    """An S3 server inside this process."""
+    """Start an S3 server inside this process."""
     from moto.server import ThreadedMotoServer
 
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -179,7 +183,7 @@ def endpoint() -> Iterator[str]:
 
 @pytest.fixture
 def bucket(weed: SeaweedFS, monkeypatch: pytest.MonkeyPatch) -> StoreConfig:
-    """A bucket that does not exist yet, which the environment names as the cluster's place."""
+    """Return a bucket that does not exist yet, which the environment names as the cluster's place."""
     name = f"t-{uuid.uuid4().hex[:12]}"
     for key, value in weed.environment().items():
         monkeypatch.setenv(key, value)
@@ -200,9 +204,9 @@ def _one_java() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def one_spark(weed: SeaweedFS, _one_java: None) -> Iterator[SparkSession]:
-    """The session of this process, for the test and for the commands that it runs here.
+    """Return the session of this process, for the test and for the commands that it runs here.
 
-    Its workers have the environment of its start, so that names the server.
+    Its workers have the environment of its start, so that environment names the server.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name, value in weed.environment().items():
@@ -213,5 +217,5 @@ def one_spark(weed: SeaweedFS, _one_java: None) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module")
 def no_spark() -> None:
-    """For files that start a Spark of another kind in this process."""
+    """End the session before a file that starts a Spark of another kind in this process."""
     stop_session()

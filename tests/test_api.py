@@ -1,4 +1,4 @@
-"""The library: the whole loop through `l0gc.open`, and what a program may rely on."""
+"""The library: the whole loop through `l0gc.open`, and the contract on which programs may rely."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ CONTRACT = {
     "delete-records": "partitions records l1_objects bytes lost starts errors",
     "status": "cluster_id cluster_epoch watermark computable_watermark held_back_by unreconciled_records garbage",
 }
-"""What each command's JSON has at least."""
+"""The least fields of each command's JSON."""
 
 
 def has_the_names_of(command: str, result: object) -> None:
@@ -64,7 +64,7 @@ def has_the_names_of(command: str, result: object) -> None:
 
 @contextmanager
 def over(handles: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Cluster]:
-    """The library on a cluster in memory."""
+    """Open the library on a cluster in memory."""
     opens(handles, monkeypatch)
     with l0gc.open(URL) as cluster:
         yield cluster
@@ -109,7 +109,7 @@ def test_the_whole_loop_runs_without_spark_and_without_a_command(bucket: StoreCo
         assert (again.records, again.skipped) == (0, 2)
         with path.open("rb") as f:
             cluster.upload("events", f, [b"three", b"four"], (b"%d" % n for n in range(3)), partition=1)
-            assert not f.closed  # it is the caller's
+            assert not f.closed  # the file is the caller's
         records = list(cluster.read("events"))
         assert sorted(r.key for r in records if r.key is not None) == [b"ann", b"bob"]
         ones = [r.value for r in cluster.read("events", partition=1) if r.key is None]
@@ -201,8 +201,8 @@ def test_with_a_session_spark_does_the_work(bucket: StoreConfig) -> None:
 
 @pytest.mark.parametrize("reconciled", [False, True])
 def test_a_read_with_a_pin_ignores_later_deletions(monkeypatch: pytest.MonkeyPatch, *, reconciled: bool) -> None:
-    """Also if this process reads the journals anew for something else."""
-    monkeypatch.setattr(reader, "WINDOW_BYTES", 1)  # one partition after another, as of a large topic
+    """The deletions stay invisible even if this process reads the journals anew for another call."""
+    monkeypatch.setattr(reader, "WINDOW_BYTES", 1)  # one partition after another, as in a large topic
     handles = topic_in_memory(3)
     with over(handles, monkeypatch) as cluster:
         cluster.upload("events", [b"%d" % n for n in range(9000)])
@@ -272,7 +272,7 @@ def test_a_closed_cluster_is_refused_and_its_threads_are_gone(monkeypatch: pytes
 def test_iterators_and_senders_are_refused_once_their_cluster_is_closed(
     begun: bool, pin: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The threads that they would wait for are gone."""
+    """The threads that they would wait for have ended."""
     for limit in ("WINDOW_BYTES", "ROWS"):  # so that partitions are read one after another
         monkeypatch.setattr(reader, limit, 1)
     handles = topic_in_memory(4, 2)
@@ -298,7 +298,7 @@ def test_iterators_and_senders_are_refused_once_their_cluster_is_closed(
 
 
 def test_a_program_publishes_m_for_its_own_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As docs/work/external-log.md shows it."""
+    """The program is that of docs/work/external-log.md."""
     handles = memory_cluster(bootstrap=False)
     handles.controller.bootstrap(shards=4, external_log=True)
     theirs = api.ExternalEpochs(cluster_epoch=50, partitions={("t", 0): 3}, gc_epochs={("t", 0): 40})
@@ -456,11 +456,11 @@ GROUPS = {"topic": "topics", "producer": "producers", "runs": "runs", "pin": "pi
 
 
 _OUTPUT: Final = {"metrics_file", "pushgateway", "yes", "all_partitions", "output", "save_plan", "list", "watch"}
-"""Options about what is printed or written on this machine, or about who is asked."""
+"""Options about output on this machine, or about confirmation."""
 _ENGINE: Final = {"engine", "master", "conf", "send_credentials"}
 """Options that make the `spark` of a method."""
 _UNITS: Final = {"_s", "_ms"}
-"""What a parameter's name ends with that has a unit, where the option's value has it."""
+"""Suffixes of parameters with a unit, which the option has in its value instead."""
 EXCEPTIONS: Final = {
     "give-up --object": "objects",
     "housekeep --accept-set-back": "a method of its own: accept_set_back",
@@ -475,11 +475,11 @@ EXCEPTIONS: Final = {
     "undelete --run": "run_id",
     "upload FILE...": "sources",
 }
-"""Options without a parameter of their name: the parameter's, or why there is none."""
+"""Options without a parameter of their name: the parameter's name, or the reason."""
 
 
 def _commands() -> dict[str, click.Command]:
-    """What the command line can do to a cluster."""
+    """Return the commands that act on a cluster."""
     context = click.Context(cli)
     found = dict[str, click.Command]()
     for name in cli.list_commands(context):
@@ -502,7 +502,7 @@ def test_the_library_does_what_the_commands_do() -> None:
 
 
 def test_every_command_or_its_method_is_run_by_a_test() -> None:
-    """In another file than this and those that list all commands."""
+    """The test is in another file than this and those that list all commands."""
     lists = {"test_api.py", "test_refused.py", "test_docs.py", "iam.py"}
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.name not in lists)
     untested = []
@@ -516,7 +516,7 @@ def test_every_command_or_its_method_is_run_by_a_test() -> None:
 
 
 def test_the_library_takes_what_the_commands_take() -> None:
-    """Each option has a parameter of its name, but for those about the output, the engine and the connection."""
+    """Each option has a parameter of its name, except those about the output, the engine and the connection."""
     connection = {f.name for f in dataclasses.fields(Settings)} | {"config", "context"}
     missing = set()
     for command, each in _commands().items():
@@ -528,7 +528,7 @@ def test_the_library_takes_what_the_commands_take() -> None:
             parameters |= {f.name for f in dataclasses.fields(api.ExternalFiles)}
         for p in each.params:
             if isinstance(p, OperationOption) and p.section != command.replace(" ", "-"):
-                continue  # of a step of gc, which takes it as a struct
+                continue  # an option of a step of gc, which takes it as a struct
             names = {o.removeprefix("--").replace("-", "_") for o in p.opts if not o.startswith("-") or "--" in o}
             names |= {n.removeprefix("no_") for n in names}
             known = parameters | {n.removesuffix(u) for n in parameters for u in _UNITS}
@@ -543,13 +543,13 @@ _FIELDS_OF: Final = "<!-- generated: fields of "
 
 
 def result_of(command: str) -> Any:
-    """The class of what a command's method returns."""
+    """Return the class that a command's method returns."""
     name = str(inspect.signature(_method(command)).return_annotation).removesuffix(" | None")
     return getattr(api, name.removeprefix("Iterator[").removesuffix("]"))
 
 
 def test_results_have_as_attributes_what_the_contract_promises() -> None:
-    """Each field in a command's table, of what its method returns; the lines of a log are `data`."""
+    """Each field in a command's table is an attribute of its method's result; the lines of a log are in `data`."""
     promised, methods = dict[str, list[str]](), _commands().keys() - {"epoch show", "log show"}
     for section in _SECTION.finditer((ROOT / "docs/reference/json.md").read_text()):
         if _FIELDS_OF in section[2] and section[1] in methods:
@@ -634,7 +634,7 @@ def test_a_topic_that_was_created_again_is_refused_by_its_id(monkeypatch: pytest
         cluster.topics.delete("events")
         cluster.topics.create("events", partitions=1)
         cluster.upload("events", [b"d", b"e", b"f"])
-        assert [r.value for r in cluster.read("events", 0, 2)] == [b"f"]  # nothing but the id tells them apart
+        assert [r.value for r in cluster.read("events", 0, 2)] == [b"f"]  # only the id distinguishes them
         for read in (cluster.read, cluster.read_arrow, cluster.read_lines):
             with pytest.raises(errors.NotFoundError, match=f"not {topic_id}: it was deleted and created again"):
                 next(iter(read("events", 0, 2, topic_id=topic_id)))

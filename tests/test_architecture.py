@@ -1,7 +1,7 @@
 """The packages depend on each other in one direction only, and each outside library has one home.
 
-Read from the source (all imports, also those inside functions and those for types alone), so that nothing has to be
-imported. docs/why/architecture.md describes the same in words.
+The imports are read from the source (including those inside functions and those for types alone), so that nothing has
+to be imported. docs/why/architecture.md describes the same in words.
 """
 
 from __future__ import annotations
@@ -47,8 +47,9 @@ LEVELS: list[set[str]] = [
     {"cli"},
     {"__main__"},
 ]
-"""From the lowest to the highest: a part imports itself and what is below its level. The lowest are modules, not packages,
-and import each other."""
+"""From the lowest to the highest: a part imports only itself and lower levels. The lowest are modules, not packages,
+and import each other.
+"""
 
 ROOMS = [
     {"format"},
@@ -63,23 +64,25 @@ ROOMS = [
     {"reader"},
     {"delete_records", "follow", "founding", "garbage", "give_up", "pins", "set_back", "tables", "topics"},
 ]
-"""The same within `streamlog`."""
+"""The levels within `streamlog`."""
 
 UPWARD = ("api", "__init__")
-"""The arrow that points up: `l0gc.open` is the library's, which is imported at its first use."""
+"""The only upward arrow: `l0gc.open` is the library's, which is imported at its first use."""
 
 ASKS_FOR_INTEGRATIONS = {"api/groups.py", "spark/__init__.py"}
-"""The two files below `cli` that import an integration, inside functions: `cluster.tables`, and `l0gc.spark.register`."""
+"""The two files below `cli` that import an integration, inside functions: `cluster.tables`, and `l0gc.spark.register`.
+"""
 
 SEEN_OF_WATERMARK = {"compute", "publication", "scans", "source"}
-"""What the stream log and the collector see of `watermark`: what it has to implement, what is published, which scan
-snapshots are old, and the M of some units, which a pin holds."""
+"""The parts of `watermark` that the stream log and the collector use: the interface that they implement, what is
+published, which scan snapshots are old, and the M of some units, which a pin holds.
+"""
 
 SEEN_OF_COLLECT = {"deletion", "dropped_l1", "orphans"}
-"""What the stream log sees of `collect`: what it has to implement for a vacuum, and the types of that."""
+"""The parts of `collect` that the stream log uses: the interface that it implements for a vacuum, and its types."""
 
 STANDALONE = "embedded"
-"""Imports `errors` alone, and only the command line imports it."""
+"""The part that imports only `errors`, and that only the command line imports."""
 
 HOMES: dict[str, set[str]] = {
     "boto3": {"storage/s3.py", "embedded/seaweedfs.py"},
@@ -156,7 +159,7 @@ DELETING = {
     "delete_versions",
     "discard",
 }
-"""What deletes: the methods of `ObjectStore`, and what these call themselves."""
+"""The functions that delete: the methods of `ObjectStore`, and the calls that these make."""
 DELETIONS: dict[str, tuple[list[str], str]] = {
     "cli/pin.py": (["cluster.pins.delete"], "a pin: an entry of the log"),
     "collect/deletion.py": (
@@ -196,7 +199,8 @@ DELETIONS: dict[str, tuple[list[str], str]] = {
     ),
     "streamlog/founding.py": (["store.delete_bucket"], "an empty bucket that the same call created"),
 }
-"""Every place that deletes anything in a bucket, what it calls, and why it may. Data objects go through the first alone."""
+"""Every place that deletes anything in a bucket, its calls, and why it may. Data objects are deleted only by the first.
+"""
 DELETERS = {"Deleter", "DeletionQueue"}
 
 WORDS_OF_IO = {"boto3", "botocore", "obstore", "socket", "subprocess", "urllib", "http", "threading", "time", "random"}
@@ -228,12 +232,12 @@ PURE = [
     "inspect/laggards.py",
     "inspect/verify/findings.py",
 ]
-"""Modules that decide: they touch no clock, no chance, no thread and no store."""
+"""Modules that decide: they use no clock, no randomness, no thread and no store."""
 
 
 TESTS = Path(__file__).parent
 LONGEST_NAME = 12
-"""The words of a test's name, behind `test`. A longer one does not state one rule."""
+"""The most words of a test's name after `test`. A longer name does not state one rule."""
 
 
 def _modules() -> list[Path]:
@@ -251,7 +255,7 @@ def _name(path: Path) -> str:
 
 @functools.cache
 def _imports(path: Path) -> set[str]:
-    """The dotted names that a module imports, wherever in it; `from a import b` counts as `a.b`."""
+    """Return the dotted names that a module imports, wherever in it; `from a import b` counts as `a.b`."""
     names: set[str] = set()
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.Import):
@@ -264,7 +268,7 @@ def _imports(path: Path) -> set[str]:
 
 
 def _part(dotted: str) -> str:
-    """`l0gc.storage.log.SharedLog` is of part `storage`; `l0gc.__version__` of the package itself."""
+    """Return the part of a dotted name: `storage` of `l0gc.storage.log.SharedLog`, `__init__` of `l0gc.__version__`."""
     name = dotted.split(".")[1] if "." in dotted else "__init__"
     known = {p for level in LEVELS for p in level} | {STANDALONE}
     return name if name in known else "__init__"
@@ -275,7 +279,7 @@ def _part_of_file(path: Path) -> str:
 
 
 def _arrows() -> dict[tuple[str, str], set[str]]:
-    """(what is imported, by whom) to the files that do."""
+    """Return the files of each arrow, by (imported part, importing part)."""
     arrows: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path in _modules():
         for dotted in _imports(path):
@@ -309,8 +313,8 @@ def test_arrows_point_down() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    """Imports inside functions and for types count. Left out is the arrow that points up: `l0gc` gives its version to
-    all, and the library to its users.
+    """Imports inside functions and for types count, except the upward arrow: `l0gc` gives its version to all, and the
+    library to its users.
     """
     modules = {_dotted(path): path for path in _modules() if path != PACKAGE / "__init__.py"}
     arrows = set()
@@ -336,7 +340,9 @@ def _assert_no_circle(arrows: set[tuple[str, str]]) -> None:
 
 
 def test_the_collector_knows_nothing_of_the_stream_log() -> None:
-    """It could do without: what it knows of writers is `EpochSource`, and of a cluster `ClusterView`."""
+    """The collector knows writers as `EpochSource`, and a cluster as `ClusterView`, so it would also work without the
+    stream log.
+    """
     knowing = []
     for package in ("watermark", "collect"):
         for path in (PACKAGE / package).rglob("*.py"):
@@ -345,7 +351,7 @@ def test_the_collector_knows_nothing_of_the_stream_log() -> None:
 
 
 def test_others_use_only_the_listed_parts_of_watermark() -> None:
-    """Nor does the stream log know anything of the collector but what it implements, and what refuses its data."""
+    """The stream log and the collector use no other part."""
     used = {
         i.split(".")[2]
         for package in ("streamlog", "collect")
@@ -381,7 +387,7 @@ def test_arrows_point_down_within_the_stream_log() -> None:
 
 
 def test_what_is_below_integrations_imports_them_inside_functions() -> None:
-    """So that l0gc starts, and can be read, without them."""
+    """So l0gc starts, and can be read, without integrations."""
     at_the_top = [
         name
         for name in sorted(ASKS_FOR_INTEGRATIONS)
@@ -425,7 +431,7 @@ def test_a_library_is_imported_at_home_only(library: str) -> None:
 def test_every_outside_library_is_on_the_list() -> None:
     inside = set(sys.stdlib_module_names) | {"l0gc", "__future__"}
     outside = {i.split(".")[0] for p in _modules() for i in _imports(p)} - inside
-    assert outside - {"msgspec"} <= set(HOMES)  # msgspec is everywhere: it is the types of what is stored
+    assert outside - {"msgspec"} <= set(HOMES)  # msgspec is used everywhere: it defines the types of what is stored
 
 
 @pytest.mark.parametrize("module", PURE)
@@ -438,7 +444,7 @@ def test_what_decides_does_no_io(module: str) -> None:
 
 
 def _deletions(tree: ast.AST) -> list[str]:
-    """What a module calls to delete, or passes on to be called, in order."""
+    """Return what a module calls to delete, or passes on to be called, in order."""
     nodes = list(ast.walk(tree))
     found: list[ast.expr] = [n for n in nodes if isinstance(n, ast.Attribute) and n.attr in DELETING]
     calls = [n for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute) and n.func.attr == "ask"]
@@ -448,13 +454,13 @@ def _deletions(tree: ast.AST) -> list[str]:
 
 
 def test_only_the_collector_deletes_data() -> None:
-    """A second, private way to delete has no record, no pause, no grace, and other rules (hazard 28)."""
+    """A second, private way to delete would have no record, no pause, no grace, and other rules (hazard 28)."""
     deletions = {_name(path): found for path in _modules() if (found := _deletions(_tree(path)))}
     assert deletions == {name: calls for name, (calls, _) in DELETIONS.items()}
 
 
 def test_every_method_that_deletes_is_known() -> None:
-    """A new one must be named as the others are, so that its calls are found."""
+    """A new method must be named as the others are, so that its calls are found."""
     methods = {
         node.name
         for path in (PACKAGE / "storage").glob("*.py")
@@ -474,7 +480,7 @@ def test_the_collectors_deleters_are_used_by_the_collector() -> None:
 
 
 def test_a_deletion_elsewhere_is_found() -> None:
-    """However it is written: as a call, or as a function that is passed on."""
+    """A call and a function that is passed on are both found."""
     for code in (
         "self._store.delete([key])",
         "parallel.map(store.delete_once, pages)",
@@ -540,7 +546,7 @@ def test_only_the_command_line_prints() -> None:
 
 
 def _packages() -> dict[str, set[str]]:
-    """The names of the dependencies, and of each extra's."""
+    """Return the names of the dependencies, and of each extra's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
     return {
@@ -564,7 +570,7 @@ def test_the_documents_have_every_part() -> None:
 
 
 def test_the_documents_say_why_each_dependency_is_there() -> None:
-    """A library without a comment in pyproject.toml is missing from the table, which follows from these."""
+    """A library without a comment in pyproject.toml is missing from the table, which follows from these comments."""
     text = (ROOT / "docs/why/architecture.md").read_text().split("## Dependencies")[1].split("\n## ")[0]
     documented: dict[str, set[str]] = defaultdict(set)
     for name, group in re.findall(r"^\| `([\w-]+)` \| `?(\w*)`? \|", text, re.MULTILINE):
@@ -578,11 +584,11 @@ TOP = {
     *("Dockerfile", "Makefile", "docker-compose.yml", "pyproject.toml"),
     *("benchmarks", "docs", "examples", "l0gc", "tests"),
 }
-"""What the repository holds at its top level."""
+"""The repository's contents at its top level."""
 
 
 def test_nothing_else_is_committed_at_the_top_level() -> None:
-    """A failed test's files, a build or a download may lie in a checkout, but git must not track them."""
+    """A failed test's files, a build or a download may be in a checkout, but git must not track them."""
     if not (ROOT / ".git").exists():
         pytest.skip("this is not a checkout")
     tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout

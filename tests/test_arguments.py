@@ -1,4 +1,6 @@
-"""Any value in any argument of the library (hazard 31): a sentence before the first write, or an entry that all can read."""
+"""Any value in any argument of the library (hazard 31): a sentence before the first write, or an entry that all can
+read.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,7 @@ ODD: Final[list[Any]] = [
     timedelta(-1), datetime(2026, 1, 1, tzinfo=UTC), datetime.min,
     Decimal(4), Decimal("NaN"), np.int64(3), np.float64(2), np.str_("t"), np.bool_(True), object(), Path("x"), Path("a\0b"),
 ]  # fmt: skip
-"""What somebody may give instead of something else."""
+"""Values that a caller may give by mistake."""
 GROUPS: Final = {
     "topics": api.Topics,
     "pins": api.Pins,
@@ -61,7 +63,7 @@ METHODS: Final = dict(methods())
 
 
 def arguments_of(name: str) -> list[str]:
-    """Each argument of a method; of its options, each by its own name."""
+    """Return each argument of a method; each of its options is one, by its own name."""
     found = list[str]()
     for argument, parameter in METHODS[name].parameters.items():
         options = re.search(r"(\w+)Keywords", str(parameter.annotation))
@@ -70,7 +72,7 @@ def arguments_of(name: str) -> list[str]:
 
 
 def call(cluster: Cluster, name: str, given: dict[str, Any]) -> None:
-    """Call a method, with valid values for what else it needs, and take all that it gives."""
+    """Call a method, with valid values for what else it needs, and consume its whole result."""
     method: Any = cluster
     for part in name.split("."):
         method = getattr(method, part)
@@ -132,7 +134,7 @@ TEXTS: Final = (
     "1e308d", "99999999999999999999TiB", "\udc80", 'a"b', "a\nb", "x" * 1000, "../x", "ä", "t/0", "t/-1", "0-", "5-1",
     "0-99999999999999999999999", "\u0664",
 )  # fmt: skip
-"""Each option is given a third of them."""
+"""The texts of options; each option is given a third of them."""
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -140,7 +142,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[s
         command = group.get_command(click.Context(group), name)
         if isinstance(command, click.Group):
             yield from commands(command, (*path, name))
-        elif name not in ("demo", "completion", "server", "help", "doctor"):  # which start or need a server
+        elif name not in ("demo", "completion", "server", "help", "doctor"):  # these start or need a server
             yield (*path, name)
 
 
@@ -158,7 +160,7 @@ def test_any_option_text_is_refused_before_writing_or_means_what_was_said(
     needed = [p for p in command.params if isinstance(p, click.Argument) and p.required]
     for n, parameter in enumerate(command.params):
         some = TEXTS[n % 3 :: 3]
-        for text in () if parameter.name in ("watch", "master", "conf") else some:  # which have no end, or start Spark
+        for text in () if parameter.name in ("watch", "master", "conf") else some:  # these have no end, or start Spark
             before = copy_of(store)
             if before != first:
                 put_back(store, "", first)
@@ -236,6 +238,6 @@ def test_a_pickled_cluster_opens_again_and_a_closed_one_is_refused() -> None:
         with pickle.loads(pickle.dumps(cluster)) as other:
             assert (other.url, other.store.config) == (cluster.url, cluster.store.config)
             assert other.handles() is not cluster.handles()
-        assert cluster.handles() is not None  # the other one's end is not its own
+        assert cluster.handles() is not None  # closing the other one does not close this one
     with pytest.raises(UsageError, match="is closed"):
         pickle.dumps(cluster)

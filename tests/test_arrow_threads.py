@@ -1,7 +1,7 @@
-"""What is read from the bucket is decoded by no thread of Arrow's.
+"""No thread of Arrow's decodes what is read from the bucket.
 
-Such a thread may still hold Python's memory when the process ends, and release it then: the process aborts, though its work
-is done and its output is printed (apache/arrow issues 34314 and 50482).
+Such a thread may still hold Python's memory when the process ends, and release it then: the process aborts, though its
+work is done and its output is printed (apache/arrow issues 34314 and 50482).
 """
 
 from __future__ import annotations

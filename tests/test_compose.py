@@ -1,4 +1,4 @@
-"""`docker-compose.yml` is one that the client accepts, and everything in it listens on loopback alone."""
+"""The client accepts `docker-compose.yml`, and everything in it listens on loopback alone."""
 
 from __future__ import annotations
 

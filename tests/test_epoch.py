@@ -1,4 +1,4 @@
-"""Epochs: the values they take, and the predecessor that M(p) is made of."""
+"""Epochs: their values, and the predecessor from which M(p) is made."""
 
 from __future__ import annotations
 

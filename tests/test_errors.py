@@ -1,4 +1,4 @@
-"""Every error means one of the documented exit codes, and the branches of the tree mean what the contract says."""
+"""Every error means one of the documented exit codes, and the branches of the tree mean what the contract promises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import l0gc
 from l0gc import errors
 
 MORE = {"exit_code": 130, "epoch": 3, "window": (5, 8), "landed": 7}
-"""What the errors that need more than a message are given."""
+"""Arguments of the errors that need more than a message."""
 
 ALL = [c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, errors.L0gcError)]
 

@@ -1,4 +1,4 @@
-"""The engine that `auto` takes is the one whose estimate is lower: a table of cases, without a store."""
+"""`auto` takes the engine whose estimate is lower: a table of cases, without a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers for people: one form each."""
+"""Human-readable numbers have one form each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A garbage collection in the library: what its result holds, and what happens around its steps."""
+"""A garbage collection in the library: its result, and what happens around its steps."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_only_a_complete_sweep_is_recorded_as_done(left: dict[str, Any]) -> None
 def test_one_bound_limits_a_sweep(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Where only the scan had a bound, gc noted M as swept, and left the rest until M moved again."""
+    """When only the scan had a bound, gc recorded M as swept, and left the rest until M moved again."""
     handles = loaded()
     bounds = [0, 0]
 
@@ -402,8 +402,10 @@ def test_a_step_that_failed_in_the_last_run_is_due(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("partitions", [4, 200])
 @pytest.mark.parametrize("used", [1, 4])
 def test_a_quiet_run_reads_each_journal_once(partitions: int, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller's log: its format, a listing, two entries, then one request each time. A journal: a listing, its
-    entries, and one request for each question; one that no topic uses: a listing. One more asks for a pause."""
+    """The controller's log costs its format, a listing, two entries, then one request each time. A journal costs a
+    listing, its entries, and one request for each question; one that no topic uses, a listing. One more request asks
+    for a pause.
+    """
     handles = topic_in_memory(partitions, used)
     put(handles, "events", {p: [b"a"] for p in range(partitions)})
     with over(handles, monkeypatch) as cluster:

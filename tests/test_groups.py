@@ -1,4 +1,4 @@
-"""`cluster.topics`: a confirmed effect is the effect of the call. `cluster.runs`: which run deleted a key."""
+"""`cluster.topics`: the confirmed effect is the effect of the call. `cluster.runs`: which run deleted a key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keys: what is formatted parses back, and no near miss ever does (hazard 13)."""
+"""Keys: each formatted key parses back, and no near miss ever does (hazard 13)."""
 
 from __future__ import annotations
 

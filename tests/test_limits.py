@@ -1,8 +1,8 @@
-"""What is accepted can be read back, lifted, merged and deleted, at every limit; else it is refused with the number before
-anything lands (hazard 39).
+"""What is accepted can be read back, lifted, merged and deleted, at every limit; anything else is refused with the
+number before anything lands (hazard 39).
 
-Sizes are scaled down: a limit is a constant of `l0gc/limits.py`, and a test gives it another value, everywhere at once. The
-limits as they are have tests, too, those that take GiB among the thorough ones.
+Sizes are scaled down: a limit is a constant of `l0gc/limits.py`, and a test gives it another value, everywhere at once.
+The unscaled limits have tests, too; those that take GiB are thorough.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ PARTITIONS = 2
 
 @contextmanager
 def scaled(**limits: int) -> Iterator[None]:
-    """Limits have these values in every module."""
+    """Give limits these values in every module."""
     with ExitStack() as stack:
         for name, value in limits.items():
             stack.enter_context(everywhere("l0gc.limits", name, value))
@@ -104,7 +104,7 @@ def sink(cluster: ClusterHandles, records: Sequence[Record]) -> None:
 
 
 def refuse_or_live_with(cluster: ClusterHandles, records: Sequence[Record], road: Road) -> bool:
-    """What is accepted goes its whole way; what is refused names a number, and has landed nothing."""
+    """Check that accepted records go their whole way, and that a refusal names a number and lands nothing."""
     cluster.journal(0).catch_up()
     before, refused = cluster.journal(0).replica.offset, ""
     try:
@@ -192,7 +192,7 @@ def test_more_records_than_an_object_may_hold_are_refused_with_the_number() -> N
 
 @pytest.mark.thorough
 def test_an_object_just_below_its_limit_is_read_and_lifted() -> None:
-    """For real: about 1 GiB of records in one block, which takes some GiB of memory."""
+    """This test is unscaled: about 1 GiB of records in one block, which takes some GiB of memory."""
     cluster = topic_in_memory(1)
     many = [Record(bytes(MAX_RECORD_BYTES - 64), partition=0)] * (MAX_OBJECT_BYTES // MAX_RECORD_BYTES)
     with open_sender(cluster, "events", "bridge") as sender:
@@ -208,7 +208,7 @@ def test_an_object_just_below_its_limit_is_read_and_lifted() -> None:
 
 @pytest.mark.parametrize("column", ["bytes", "length"])
 def test_admission_refuses_blocks_that_together_pass_the_limit(column: str) -> None:
-    """Whoever built the entry: another implementation, or an older l0gc."""
+    """The entry may come from another implementation, or from an older l0gc."""
     cluster = topic_in_memory(1)
     put(cluster, "events", {0: [b"a"]})
     topic = cluster.controller.snapshot().topic("events")
@@ -228,11 +228,11 @@ def test_a_batch_above_its_limit_is_refused_by_every_road(given: int) -> None:
     with pytest.raises(UsageError, match=str(MAX_BATCH_BYTES)):
         write_options({"url": "s3://b", "topic": "t", "objectBytes": str(given)}, topic_column=False, streaming=False)
     with pytest.raises(UsageError, match=str(MAX_BATCH_BYTES)):
-        Upload(batch_bytes=given)  # of the command, the library and the settings file
+        Upload(batch_bytes=given)  # for the command, the library and the settings file
 
 
 def test_the_largest_batch_and_its_last_record_fit_into_an_object() -> None:
-    """A record weighs at least 16, and stores 20 bytes besides its own; a header's sizes are in its weight."""
+    """A record weighs at least 16, and stores 20 bytes besides its own; its weight includes the sizes of headers."""
     assert MAX_BATCH_BYTES * 20 // 16 + MAX_RECORD_BYTES + 1024 < MAX_OBJECT_BYTES
 
 
@@ -247,7 +247,7 @@ def test_a_record_given_by_a_program_counts_with_its_key_and_headers() -> None:
 
 
 def bomb(size: int) -> tuple[MemoryStore, WantedFile]:
-    """An L1 object of some KB with a valid footer, one of whose values unpacks to this size."""
+    """Return an L1 object of some KB with a valid footer, one of whose values unpacks to this size."""
     cluster = topic_in_memory(1)
     put(cluster, "events", {0: [b"a"]})
     reconcile(cluster)
@@ -335,7 +335,7 @@ def test_a_footer_above_its_limit_is_refused_before_it_is_fetched() -> None:
 
 
 def test_row_groups_of_long_and_short_records_stay_below_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut by rows, one group of three would get all long ones."""
+    """If groups were cut by rows, one group of three would get all long ones."""
     monkeypatch.setattr(write, "_ROW_GROUP_BYTES", 4000)
     cluster = topic_in_memory(1)
     put(cluster, "events", {0: [b"short"] * 100 + [zlib.compress(bytes(n)) + bytes(2000) for n in range(20)]})
@@ -396,7 +396,7 @@ def test_80_mib_of_remains_are_given_up_and_verified_for_real() -> None:
 
 
 def longest_keys() -> dict[str, str]:
-    """The longest keys that any cluster has, below its prefix."""
+    """Return the longest keys that any cluster has, below its prefix."""
     name = "00000000-0000-0000-0000-000000000000"
     p = PartitionId("t" * 200, 10**18 - 1, 999_999)
     return {

@@ -1,4 +1,4 @@
-"""Metrics are made of results: what is known is reported, what is not is left out, and counters add up."""
+"""Metrics follow from results: known values are reported, unknown ones are omitted, and counters add up."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AS_OF_MS = 1_000_000
 
 
 def an_overview(**fields: Any) -> Overview:
-    """A cluster that has all that metrics are made of."""
+    """Return the overview of a cluster with everything that metrics show."""
     scan = ScanTotals(
         cluster_id="c", taken_ms=AS_OF_MS - 1000, watermark=3, cluster_epoch=9, objects=9, bytes=90,
         eligible_objects=4, eligible_bytes=40, unparsable=0, oldest_eligible_ms=AS_OF_MS - 60_000,
@@ -79,7 +79,7 @@ def test_a_sweep_reports_what_it_did() -> None:
     assert numbers["l0gc_list_requests_total"] == 5
     assert numbers["l0gc_backpressure_seconds_total"] == 1.5
     assert numbers["l0gc_last_success_timestamp_seconds"] == 1000
-    assert "l0gc_cluster_epoch" not in numbers  # nobody looked
+    assert "l0gc_cluster_epoch" not in numbers  # the epoch was not read
 
 
 @pytest.mark.parametrize(("shadow", "leaves_s"), [(True, math.inf), (False, 3600)])

@@ -1,4 +1,6 @@
-"""Every option of every operation arrives: through the command, the environment, the settings file, the library and `gc`."""
+"""Every option of every operation arrives: through the command, the environment, the settings file, the library and
+`gc`.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ from tests.support.merge import a_cluster, fill
 
 ROOT: Final = Path(__file__).parents[1]
 ARGUMENTS: Final = {"upload": ("events", "some.ndjson"), "table-sync": (), "read": ("events", "--json")}
-"""What a command cannot do without, next to its options."""
+"""The arguments that a command requires, besides its options."""
 
 
 def options_of(operation: type[Operation]) -> list[str]:
@@ -54,7 +56,7 @@ def options_of(operation: type[Operation]) -> list[str]:
 
 
 def another(operation: type[Operation], name: str) -> tuple[Any, str]:
-    """A value that is not the option's default, and how the command line writes it."""
+    """Return a value that is not the option's default, and its form on the command line."""
     kind, default = bounded(types_of(operation)[name])[0], default_of(operation, name)
     if kind is bool:
         return not default, ""
@@ -73,12 +75,12 @@ def another(operation: type[Operation], name: str) -> tuple[Any, str]:
 
 
 class Arrived(UsageError):
-    """Ends the call whose arguments are to be seen."""
+    """Ends the call whose arguments the test reads."""
 
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str], dict[str, Any]]:
-    """Has a function end with what it is called with, by name; returns where that is."""
+    """Return a function that makes another function end with its arguments, by name, and returns where they are."""
 
     def spy(place: Any, name: str) -> dict[str, Any]:
         real, call = getattr(place, name), dict[str, Any]()
@@ -112,7 +114,7 @@ def run(operation: type[Operation], *options: str) -> None:
 def given_as(
     source: str, section: str, key: str, text: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> list[str]:
-    """Says a value in one of the three ways; the command's arguments that it takes."""
+    """Give a value in one of the three ways; return the command's arguments for it."""
     if source == "flag":
         return [f"--{key}", text] if text else [f"--{key}"]
     if source == "environment":
@@ -174,7 +176,7 @@ CORE: Final = {
     "vacuum": ("l0gc.collect.vacuum", "VacuumRun"),
     "verify": ("l0gc.inspect.verify.run", "verify"),
 }
-"""The function that does an operation's work: what an option is for."""
+"""The function that does an operation's work, for which its options are."""
 ELSEWHERE: Final = {
     ("merge", "dry_run"),
     ("read", "pin"),
@@ -182,11 +184,13 @@ ELSEWHERE: Final = {
     ("verify", "shadow"),
     ("verify", "access_logs"),
 }
-"""Options that decide which function is called, if any: each has a test of its own, here or in test_api.py."""
+"""Options that decide which function is called, if any: each has its own test, here or in test_api.py."""
 
 
 def arrived(call: Any, name: str) -> Any:
-    """What a call says of an option: in an argument of its name, or in one that has an attribute of it; in seconds."""
+    """Return a call's value of an option, in seconds: from an argument of its name, or one with an attribute of that
+    name.
+    """
     stem = name.removesuffix("_s")
     for argument in [call, *call.values()]:
         for key, divisor in ((name, 1), (f"{stem}_ms", 1000), ("keep_ms", 1000)):
@@ -202,7 +206,7 @@ def arrived(call: Any, name: str) -> Any:
 def test_each_option_arrives_where_the_work_is_done(
     operation: Any, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the operation's own method, and as a step of `gc`."""
+    """It arrives by the operation's own method, and as a step of `gc`."""
     command = operation.command()
     if command == "gc":
         return  # its options are those of its steps
@@ -238,7 +242,9 @@ EFFECTS: Final = {
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
-    """The options that l0gc has not read yet, by their commands; to build or check an operation is not to read it."""
+    """Return the options that l0gc has not read yet, by their commands; building or checking an operation does not
+    count.
+    """
     left = {(kind.command(), name) for kind in OPERATIONS.values() for name in options_of(kind)}
 
     def read(self: Operation, name: str) -> Any:
@@ -254,7 +260,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 def test_every_option_is_read_by_the_run_that_takes_it(
     unread: set[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An option that arrives and that nothing reads would be accepted without an effect."""
+    """An option that arrives but is never read would be accepted without an effect."""
     handles = a_cluster()
     fill(handles, 4)
     publish_m(handles, 0)
@@ -282,7 +288,7 @@ def test_every_option_is_read_by_the_run_that_takes_it(
 
 
 def test_every_option_is_used_in_a_test_of_its_effect() -> None:
-    """In a test of another file, which runs the option's operation, by the command or the library."""
+    """The test is in another file, and runs the option's operation, by the command or the library."""
     tests = [path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.name != Path(__file__).name]
     unused = []
     for kind in OPERATIONS.values():
@@ -297,7 +303,7 @@ def test_every_option_is_used_in_a_test_of_its_effect() -> None:
 
 
 def test_whether_a_shadow_run_is_whole_is_tested_with_each_option() -> None:
-    """Or it leaves nothing, a limit like another one is tested, or the option has a test of its own there."""
+    """Exempt are options that leave nothing or resemble a tested limit; every other one has its own test there."""
     partial_runs = {name for options in PARTIAL for name in options} | {"max_delete_ratio", "grace_s"}
     leave_nothing = {"dry_run", "shadow", "record", "record_dir", "max_rate", "purge_versions"}
     assert partial_runs | leave_nothing == set(types_of(Sweep))

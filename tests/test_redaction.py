@@ -1,4 +1,6 @@
-"""No secret is printed, logged or stored: they are planted in the settings, and commands run where others repeat them."""
+"""No secret is printed, logged or stored: secrets are planted in the settings, and commands run where others repeat
+them.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ PARTS = [
     *("planted-bearer-word", "planted/account+key==", "planted%2Fsignature%3D"),
     *('planted "basic" word', 'planted \\"basic\\" word', "planted+%22basic%22+word", "planted%20%22basic%22%20word"),
 ]
-"""The parts of the values above that are secret alone, in the forms in which protocols send them."""
+"""Parts of the values above that are secret on their own, in the forms in which protocols send them."""
 WORDS = [*(v.rpartition("@")[0].rpartition(":")[2] if "@" in v else v for v in PLANTED.values()), *PARTS]
 OTHERS = {
     "verify": ["--engine local"],
@@ -73,7 +75,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 class _Repeats(http.server.BaseHTTPRequestHandler):
-    """Says yes to each HEAD, and otherwise repeats what it was sent in the message of an error that nobody knows."""
+    """Accepts each HEAD, and otherwise repeats what it was sent in the message of an unknown error."""
 
     protocol_version = "HTTP/1.1"
 
@@ -243,12 +245,12 @@ HARMLESS = {
     ),
     *("oauth2-server-uri",),
 }
-"""Names of properties that sound like secrets: of places, of ways, and of what has its own names inside."""
+"""Properties whose names sound like secrets, but which name places or ways, or have inner names of their own."""
 SOUND = re.compile(r"key|secret|token|credential|password|auth|connection")
 
 
 def names_of_pyiceberg() -> set[str]:
-    """Every property that the installed PyIceberg names."""
+    """Return every property that the installed PyIceberg names."""
     parts = ("io", "catalog", *(f"catalog.{kind}" for kind in ("rest", "sql", "glue", "dynamodb", "hive")))
     found = set[str]()
     for part in parts:
@@ -266,7 +268,9 @@ def test_every_property_of_pyiceberg_that_holds_a_secret_is_removed(name: str) -
 
 
 def test_every_secret_of_botocore_is_removed() -> None:
-    """Its settings, its credentials' fields, and the parameters of requests that its models mark as sensitive."""
+    """The secrets are its settings, its credentials' fields, and the request parameters that its models mark as
+    sensitive.
+    """
     from botocore.credentials import ReadOnlyCredentials
     from botocore.loaders import Loader
 
@@ -275,5 +279,5 @@ def test_every_secret_of_botocore_is_removed() -> None:
     members = {m for s in model["shapes"].values() for m, of in s.get("members", {}).items() if of["shape"] in shapes}
     names = {*ReadOnlyCredentials._fields} - {"account_id"} | {"aws_secret_access_key", "aws_session_token"} | members
     assert "SSECustomerKey" in names
-    of_kms = {n for n in names if "KMS" in n or n == "KeyId"}  # names of keys, which are no keys
+    of_kms = {n for n in names if "KMS" in n or n == "KeyId"}  # names of keys, not the keys
     assert [n for n in sorted(names - of_kms) if not is_secret(n)] == []

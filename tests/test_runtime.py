@@ -1,4 +1,4 @@
-"""What a process of l0gc's own asks of Python and of the C library."""
+"""How a process of l0gc's own configures Python and the C library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIVING = (
 
 
 def test_a_process_collects_cycles_as_often_as_python_does() -> None:
-    """Replies of the store leave some: they were 40 MiB of a sweep of 300,000 keys."""
+    """The store's replies leave some cycles: they took 40 MiB in a sweep of 300,000 keys."""
     done = subprocess.run([sys.executable, "-c", GIVING], check=True, capture_output=True, text=True)
     young, middle, usual_young, usual_middle = map(int, done.stdout.split())
     assert young <= usual_young
@@ -33,7 +33,7 @@ AT_START = (
 
 
 def test_a_command_that_makes_many_objects_looks_for_cycles_from_then_on() -> None:
-    """Unless it has said how often before: then that stays, and what was imported by then is not looked through."""
+    """If it has set the frequency before, that stays, and what was imported by then is not searched."""
     for said, expected in (("pass", "10000 30 0 False"), ("give_memory_back()", "700 10 0 True")):
         command = [sys.executable, "-c", AT_START.format(said)]
         assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == expected
@@ -53,7 +53,7 @@ def test_the_threads_of_a_command_share_one_arena() -> None:
 
 
 def test_only_old_folders_of_ended_processes_are_removed(tmp_path: Path) -> None:
-    """A new one may not be locked yet."""
+    """A new folder may not be locked yet."""
     number = os.open(tmp_path, os.O_RDONLY)
     try:
         for age_s, is_locked, left in ((0, False, False), (3600, True, False), (3600, False, True)):

@@ -1,4 +1,4 @@
-"""The settings file: every setting by either spelling, and nothing else."""
+"""The settings file takes every setting by either spelling, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that meet l0gc's types for the first time at once do not crash the process."""
+"""Threads that use l0gc's types for the first time at once do not crash the process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ threads = [threading.Thread(target=work) for _ in range(16)]
 
 @pytest.mark.thorough
 def test_many_threads_may_decode_a_type_for_the_first_time() -> None:
-    """msgspec crashes where threads learn one type at once; a decoder that is built at import has learned it."""
+    """msgspec crashes if threads learn one type at once; a decoder that is built at import has already learned it."""
     payload = msgspec.msgpack.encode(Objects([extents_of(5, producer=batch(0, inputs=[InputSpan("i", 0, 1)]))]))
     for _ in range(20):
         assert subprocess.run([sys.executable, "-c", _PROGRAM % payload.hex()], check=False).returncode == 0

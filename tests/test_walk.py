@@ -20,11 +20,11 @@ from tests.test_api import over
 ROOT = Path(__file__).parents[1]
 FUNCTION = re.compile(r"`(l0gc/[\w/]+\.py)::([\w.]+)`")
 TWICE = 2
-"""A walk that comes back to a file more often than this is no walk through a house."""
+"""How often a walk may return to a file: more often would not be a walk through a house."""
 
 
 def walk(heading: str) -> list[list[tuple[str, str]]]:
-    """The functions of each step, by file and name."""
+    """Return the functions of each step, by file and name."""
     section = (ROOT / "docs/why/architecture.md").read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and "l0gc/" in line]
     return [FUNCTION.findall(row) for row in rows]
@@ -42,7 +42,7 @@ WALKS = {
 
 @contextmanager
 def calls_of(functions: set[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Which of these are called, on any thread, one after another."""
+    """Record which of these are called, on any thread, one after another."""
     calls: list[tuple[str, str]] = []
     prefix = f"{ROOT}/"
 

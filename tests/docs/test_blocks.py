@@ -1,4 +1,4 @@
-"""Every block of the documents is run: here, by a test that is named, or for a reason that is written down not at all."""
+"""Every block of the documents runs here, or in a named test, or has a written reason why nothing runs it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ WHOLE_DOCUMENTS: Final = {
     "docs/reference/json.md": "tests/cli/test_docs.py::test_a_section_shows_real_json_and_explains_each_of_its_fields",
     "docs/work/library.md": "tests/test_api.py::test_the_page_has_the_docstrings_and_the_example",
 }
-"""Documents that a program writes, and the test that compares them with what it writes now."""
+"""Documents that a program writes, and the test that compares them with its present output."""
 
 _ENGINES: Final = "tests/integrations/iceberg/test_engines.py::test_every_engine_reads_what_read_gives"
 _BACKUP: Final = "tests/flows/test_backup.py::test_a_backup_of_a_busy_cluster_is_restored"
@@ -138,11 +138,11 @@ NOT_RUN: Final = {
     ("examples/iam/README.md", "$ sed 's|BUCKET"): "it changes an AWS account",
     ("examples/systemd/README.md", "# useradd"): "it changes the machine as root",
 }
-"""Blocks that nothing runs, and why."""
+"""Blocks that nothing runs, with the reasons."""
 
 
 EXAMPLES: Final = {
-    "airflow/*.py": "tests/examples/test_schedules.py",  # parsed: Airflow does not go with the other libraries
+    "airflow/*.py": "tests/examples/test_schedules.py",  # parsed: Airflow conflicts with the other libraries
     "cron/*": "tests/examples/test_schedules.py",  # its command lines are parsed: the tests have no cron
     "external_log/*.py": "tests/docs/test_blocks.py",
     "flights_to_ndjson.py": "tests/docs/test_blocks.py",
@@ -150,7 +150,7 @@ EXAMPLES: Final = {
     "grafana/*": "tests/cli/test_observability_files.py",  # its queries name metrics that exist
     "iam/*.json": "tests/examples/test_iam.py",
     "ingest_service.py": "tests/examples/test_programs.py",
-    "kafka/*.py": "tests/integrations/test_kafka.py",  # mypy alone reads spark_kafka.py: its jar is not to be had
+    "kafka/*.py": "tests/integrations/test_kafka.py",  # mypy alone reads spark_kafka.py: its jar is not available
     "kubernetes/*.yaml": "tests/examples/test_schedules.py",  # parsed, like those of cron
     "notebook.py": "tests/examples/test_programs.py",
     "orchestrated_task.py": "tests/examples/test_programs.py",
@@ -160,20 +160,20 @@ EXAMPLES: Final = {
     "spark_wordcount.py": "tests/examples/test_spark_examples.py",
     "systemd/*": "tests/examples/test_schedules.py",  # parsed, like those of cron
 }
-"""Which test runs an example, or reads what cannot run here. The documents among them are `BLOCKS`."""
+"""The test that runs an example, or reads one that cannot run here. The documents among them are in `BLOCKS`."""
 
 HERE: Final[set[Block]] = set()
 """Blocks that the tests below run."""
 
 
 def found(document: str, first: str) -> Block:
-    """The one block of a document that begins like that."""
+    """Return the only block of a document that begins like that."""
     (block,) = [b for b in BLOCKS if b.document == document and b.text.startswith(first)]
     return block
 
 
 def here(document: str, first: str) -> str:
-    """The text of a block that a test below runs."""
+    """Return the text of a block that a test below runs."""
     HERE.add(found(document, first))
     return found(document, first).text
 
@@ -351,7 +351,7 @@ def test_the_metrics_of_gc_are_written_where_the_document_says(bucket: StoreConf
 def test_the_blocks_about_an_external_log_run(
     bucket: StoreConfig, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The example's session, in a folder that does not exist; then the document's commands and its Python."""
+    """Run the example's session in a new folder, and then the document's commands and its Python."""
     url = f"{bucket.url}segments-of-mine"
     with l0gc.open(bucket.url) as cluster:
         cluster.init(create_bucket=True)
@@ -363,9 +363,7 @@ def test_the_blocks_about_an_external_log_run(
     assert [line for text in printed for line in text.splitlines() if line.startswith("{")] == shown
 
     other = {"L0GC_URL": f"{bucket.url}another"}
-    commands = EXTERNAL_COMMANDS.replace("exported/", f"{exported}/").replace(
-        "4711", "12"
-    )  # what was exported is of 12
+    commands = EXTERNAL_COMMANDS.replace("exported/", f"{exported}/").replace("4711", "12")  # the export has epoch 12
     assert "M = " in _shell(commands, other)
 
     third = f"{bucket.url}third"
@@ -421,7 +419,7 @@ def test_the_blocks_about_spark_run_one_after_another(
         for topic in ("flights", "clicks", "views", "copy"):
             cluster.topics.create(topic, partitions=4)
         cluster.upload("clicks", [b"one"])
-        cluster.upload("flights", [b"one"] * 4)  # in each partition
+        cluster.upload("flights", [b"one"] * 4)  # one in each partition
     (tmp_path / "flights").mkdir()
     (tmp_path / "flights" / "one.csv").write_text("carrier,delay\nUA,3\nAA,-2\n")
     first, *others = SPARK
@@ -471,7 +469,7 @@ def test_lines_with_pipes_and_redirections_run_in_a_shell(bucket: StoreConfig, t
 
 
 def environment(own: dict[str, str]) -> dict[str, str]:
-    """This one, with l0gc and the Python of these tests first on the path."""
+    """Return this environment, with l0gc and the Python of these tests first on the path."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return {**os.environ, "PATH": path, "COLUMNS": "200", **own}
 
@@ -487,5 +485,5 @@ def _shell(line: str, own: dict[str, str]) -> str:
 
 
 def _session(text: str, own: dict[str, str]) -> list[str]:
-    """What each command of a session prints; those after `$ `."""
+    """Return what each command of a session prints; the commands follow `$ `."""
     return [_shell(line.removeprefix("$ "), own) for line in text.splitlines() if line.startswith("$ ")]

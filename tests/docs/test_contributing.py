@@ -1,4 +1,6 @@
-"""What a contributor is told: the worked example exists, and the hooks and the workflow run what `make` runs."""
+"""Instructions for contributors are true: the worked example exists, and the hooks and the workflow run what `make`
+runs.
+"""
 
 from __future__ import annotations
 

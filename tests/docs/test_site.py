@@ -1,4 +1,4 @@
-"""The site, the man pages and the package's own page are made without the network, from what is here."""
+"""The site, the man pages and the package's own page are built without the network, from this checkout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def leaves(command: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
-    """A command and those below it."""
+    """Yield a command and those below it."""
     yield name, command
     if isinstance(command, click.Group):
         for sub, below in command.commands.items():
@@ -42,7 +42,7 @@ def every_command() -> dict[str, click.Command]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The site; a warning of Sphinx ends the build."""
+    """Build the site; a warning of Sphinx ends the build."""
     folder = tmp_path_factory.mktemp("site")
     ended = subprocess.run(
         [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-d", str(folder / "trees"), "docs", str(folder)],

@@ -1,4 +1,4 @@
-"""A newcomer's path through the documents, typed: the README's first session, then the tutorial up to cron and alerts."""
+"""Types a newcomer's path through the documents: the README's first session, then the tutorial up to cron and alerts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Command lines of examples, parsed as l0gc parses them, without running them."""
+"""Parses command lines of examples as l0gc does, without running them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from l0gc.cli.main import cli
 
 
 def parse(line: str | Sequence[str]) -> tuple[str, dict[str, Any]]:
-    """The command and its options. Raises `click.UsageError` if l0gc would refuse the line."""
+    """Return the command and its options. Raises `click.UsageError` if l0gc would refuse the line."""
     words = shlex.split(line) if isinstance(line, str) else ["l0gc", *line]
     assert words[0].rsplit("/")[-1] == "l0gc"
     context = click.Context(cli, info_name="l0gc")

@@ -1,4 +1,5 @@
-"""The policies of docs/work/operate-permissions.md as JSON. `python -m tests.examples.iam` writes them to examples/iam.
+"""Converts the policies of docs/work/operate-permissions.md to JSON. `python -m tests.examples.iam` writes them to
+examples/iam.
 
 A role's commands, in the table there, are those that have it in their row of `COMMANDS`.
 """
@@ -24,7 +25,9 @@ PAGE = ROOT / "docs/work/operate-permissions.md"
 
 
 def page(text: str) -> str:
-    """docs/work/operate-permissions.md, with each role's commands; the calls of Spark's behind them are written by hand."""
+    """Return docs/work/operate-permissions.md with each role's commands; the Spark calls after them are written by
+    hand.
+    """
 
     def row(m: re.Match[str]) -> str:
         own = [f"`{name}`" for name, (_, role) in effects().items() if role == m[2]]
@@ -34,7 +37,7 @@ def page(text: str) -> str:
 
 
 def policies() -> dict[str, dict[str, Any]]:
-    """A policy for each row of the table, by the name of its file."""
+    """Return a policy for each row of the table, by the name of its file."""
     text = PAGE.read_text().split("\n## ")[0]
     rows = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
     header, rows = rows[0], rows[2:]
@@ -70,7 +73,7 @@ def _allow(action: str, *resources: str) -> dict[str, Any]:
 
 
 def written(policy: dict[str, Any]) -> str:
-    """How a policy stands in its file."""
+    """Return a policy as its file contains it."""
     return json.dumps(policy, indent=2) + "\n"
 
 

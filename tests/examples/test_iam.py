@@ -1,9 +1,9 @@
 """The policies in examples/iam match the table of docs/work/operate-permissions.md, and suffice exactly for each role.
 
-moto checks actions and resources. What it does otherwise than AWS documents is put right here: S3 checks a DeleteObjects
-request by each of its keys, moto by the bucket; HeadBucket asks for `s3:ListBucket`, in moto for an action that AWS does not
-have. moto's check of signatures is off, since it refuses `%7E` in a URL, which S3 takes for the `~` that it is; the access
-key identifies the role.
+moto checks actions and resources. This module corrects it where it differs from AWS' documents: S3 checks a
+DeleteObjects request by each of its keys, moto by the bucket; HeadBucket needs `s3:ListBucket`, in moto an action that
+AWS does not have. moto's check of signatures is off, since it refuses `%7E` in a URL, which S3 takes for the `~` that
+it is; the access key identifies the role.
 """
 
 from __future__ import annotations
@@ -92,7 +92,9 @@ NOT_TRIED = {
     ("collector", "s3:AbortMultipartUpload", "level_zero/data/*"): "the same",
     ("collector", "s3:DeleteObject", "l0gc/runs/*"): "records are removed when they are 30 days old",
 }
-"""What no command of the thorough test needs, and why the role has it all the same. See `planted` for deletes."""
+"""Permissions that no command of the thorough test needs, and why the role has them all the same. See `planted` for
+deletes.
+"""
 
 
 @dataclass
@@ -119,7 +121,7 @@ class Account:
         return ended
 
     def client(self, role: str) -> Any:
-        """The role's own boto3 client, or that of somebody who may do anything."""
+        """Return a boto3 client with the credentials of the role's profile."""
         profiles = configparser.ConfigParser()
         profiles.read(self.credentials)
         return boto3.client(
@@ -165,7 +167,7 @@ def account(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     monkeypatch.setattr(S3IAMRequest, "check_signature", lambda self: None)
     _check_each_key(monkeypatch)
     _note_what_is_used(monkeypatch, account)
-    monkeypatch.setattr(moto_settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)  # from here on, everything is checked
+    monkeypatch.setattr(moto_settings, "INITIAL_NO_AUTH_ACTION_COUNT", 0)  # everything is checked from this line on
     try:
         yield account
     finally:
@@ -232,7 +234,7 @@ def test_only_collectors_can_delete_data_and_nobody_can_delete_versions() -> Non
 
 
 def planted(revision: int, name: str) -> dict[str, str]:
-    """A key of garbage in each place in which garbage lies."""
+    """Return a key of garbage for each place that can have garbage."""
     partition = PartitionId("events", revision, 0)
     return {
         KeyLayout().data_prefix: KeyLayout(shards=4).format(0, 0, name),
@@ -276,7 +278,7 @@ LOOKS = ("topic list", "pin list", "topic describe events", "epoch show", "produ
 
 @contextmanager
 def written_too_late(account: Account) -> Iterator[None]:
-    """What Spark's sink does, as the writer: a record is staged before the block and committed after it."""
+    """Act as Spark's sink does, as the writer: stage a record before the block, and commit it after the block."""
     rows = pa.RecordBatch.from_pydict({"value": pa.array([b"late"], pa.binary())})
     options = {"url": account.environment["L0GC_URL"], "topic": "events", "profile": "writer", "producerName": "s"}
     with mock.patch.dict(os.environ, account.environment):

@@ -1,4 +1,4 @@
-"""The programs that use the library do on a real server what they say: a service, a task, a notebook, a consumer."""
+"""The programs that use the library do what they promise on a real server: a service, a task, a notebook, a consumer."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_the_service_commits_what_many_clients_post_before_it_replies(bucket: St
         ]
         assert len(places) == len(set(places)) == len(expected)
         appends = len(S3Store(bucket).list(journal_log(0) + "log/").modified_ms)
-        assert appends < len(replies)  # of threads that finish together
+        assert appends < len(replies)  # by threads that finish together
         assert post(address, "event", b"x")[0] == 404
         assert post(address, "events", b"")[1] == {"records": 0, "places": []}
     finally:
@@ -98,7 +98,7 @@ def run_task(*arguments: str | Path, **environment: str) -> tuple[int, str, str]
 
 
 class DeniesAtFirst(Passing):
-    """During the first attempt, no L0 object can be read: what was uploaded has landed then."""
+    """Fails every read of an L0 object during the first attempt, when the upload has already landed."""
 
     attempts = 0
 
@@ -153,7 +153,7 @@ def test_the_notebook_queries_the_topic_and_its_table(bucket: StoreConfig, tmp_p
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.startswith("100 records uploaded\n")
     means, highest, low, by_sensor = ended.stdout.split("shape: ")[1:]
-    assert "24.5" in means  # of s0: 0, 3.5, …, 49
+    assert "24.5" in means  # s0 has 0, 3.5, …, 49
     assert "49.0" in highest
     assert low.startswith("(6, 2)")
     assert by_sensor.startswith("(7, 3)")
@@ -167,7 +167,7 @@ def test_the_notebook_queries_the_topic_and_its_table(bucket: StoreConfig, tmp_p
 
 @contextmanager
 def consumer(database: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """The program that counts records; it is killed at the end."""
+    """Run the program that counts records; it is killed at the end."""
     with subprocess.Popen([sys.executable, EXAMPLES / "follow_to_sqlite.py", "events", database]) as process:
         try:
             yield process

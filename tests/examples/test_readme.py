@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands there, against a real server and another bucket."""
+"""The README's Python runs unchanged, against a real server and another bucket."""
 
 from __future__ import annotations
 

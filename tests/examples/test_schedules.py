@@ -1,4 +1,4 @@
-"""cron, systemd, Kubernetes, Airflow: what they run is what l0gc takes, and they say what matters."""
+"""cron, systemd, Kubernetes, Airflow: l0gc accepts the commands that they run, and important failures are reported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_cron_job_runs_a_command_that_l0gc_takes_as_its_user(line: str) -> Non
     assert all(re.fullmatch(r"[\d*/,-]+", t) for t in times)
     assert user == "l0gc"
     assert job.startswith("job ")
-    assert "%" not in job  # cron makes newlines of them
+    assert "%" not in job  # cron replaces them by newlines
     parse(f"l0gc {job.removeprefix('job ')} --metrics-file /var/lib/l0gc/l0gc.prom -v --log-format json")
 
 
@@ -62,7 +62,7 @@ def test_the_crontabs_have_each_step_and_a_verification() -> None:
 
 @pytest.mark.parametrize("url", ["", "s3://no-such-bucket/p"])
 def test_a_job_that_fails_is_mailed_and_logged_with_its_time(tmp_path: Path, url: str) -> None:
-    """The shell function of the settings, as cron calls it; with folders of its own."""
+    """The test runs the shell function of the settings as cron does, in separate folders."""
     text = (EXAMPLES / "cron/env.example").read_text()
     text = re.sub("/var/(log|lib)/l0gc", str(tmp_path), text).replace("s3://my-bucket/my-cluster", url)
     (tmp_path / "env").write_text(text)
@@ -75,7 +75,7 @@ def test_a_job_that_fails_is_mailed_and_logged_with_its_time(tmp_path: Path, url
         command = ["bash", "-c", f"{before} job sweep"]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
-    assert job(f"exec 9> {tmp_path}/sweep.lock; flock 9;").stdout == ""  # the one before still runs
+    assert job(f"exec 9> {tmp_path}/sweep.lock; flock 9;").stdout == ""  # the previous one still runs
     assert not (tmp_path / "sweep.prom").exists()
     done = job()
     assert re.fullmatch(rf"l0gc sweep ended with [1-9]\d*: see {tmp_path}/l0gc.log\n", done.stdout)
@@ -123,7 +123,7 @@ def test_systemd_accepts_the_units_and_finds_the_service_shut_in(tmp_path: Path)
     units = list[Path]()
     for command in ("gc", "verify"):
         service, timer = tmp_path / f"l0gc@{command}.service", tmp_path / f"l0gc-{command}.timer"
-        service.write_text(SERVICE.replace("/opt/l0gc/bin/l0gc", "/bin/true"))  # it has to be there
+        service.write_text(SERVICE.replace("/opt/l0gc/bin/l0gc", "/bin/true"))  # the program has to exist
         timer.write_text((EXAMPLES / "systemd" / timer.name).read_text())
         units += [service, timer]
     verified = subprocess.run(
@@ -187,7 +187,7 @@ def test_a_cron_job_has_arguments_that_l0gc_takes(name: str) -> None:
 
 
 class _Dag:
-    """Stands for Airflow's class: keeps what it is given."""
+    """Replaces Airflow's class, and keeps its arguments."""
 
     open: ClassVar[_Dag | None] = None
 
@@ -255,7 +255,7 @@ SCHEDULE = (EXAMPLES.parent / "docs/work/operate-schedule.md").read_text()
 
 
 def _period(line: str) -> str:
-    """How often a line of a crontab runs, as operate-schedule.md writes it."""
+    """Return how often a line of a crontab runs, in the wording of operate-schedule.md."""
     minute, hour = line.split()[:2]
     if found := re.fullmatch(r"(?:\*|\d+-59)/(\d+)", minute):
         return f"every {found[1]} minutes"
@@ -263,7 +263,7 @@ def _period(line: str) -> str:
 
 
 def test_every_schedule_runs_gc_once_per_tick(dags: dict[str, _Dag]) -> None:
-    """Ticked less often, M would follow later than the documents say; more often, most runs would find nothing due."""
+    """With fewer ticks, M would follow later than the documents promise; with more, most runs would find nothing due."""
     (cron,) = [line.split()[:5] for line in CRON_LINES if " job gc " in line]
     said = re.search(r"^\| `l0gc gc` \| every (\d+) minutes \|", SCHEDULE, re.MULTILINE)
     assert said is not None
@@ -281,7 +281,7 @@ def test_every_schedule_runs_gc_once_per_tick(dags: dict[str, _Dag]) -> None:
 
 
 def test_a_schedule_of_separate_jobs_leaves_no_step_out(dags: dict[str, _Dag]) -> None:
-    """Without merge, expire and vacuum, L1 grows for ever. A table is created by hand, and so is its sync."""
+    """Without merge, expire and vacuum, L1 grows forever. A table is created by hand, and so is its sync."""
     steps = {*STEPS, "verify"} - {"table-sync"}
     separate = (EXAMPLES / "cron/separate.crontab").read_text()
     assert {parse(f"l0gc {job}")[0] for job in re.findall(r"l0gc job (.+)", separate)} == steps

@@ -1,4 +1,4 @@
-"""The examples for Spark do on a real server what they say."""
+"""The examples for Spark do what they promise on a real server."""
 
 from __future__ import annotations
 
