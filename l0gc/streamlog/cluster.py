@@ -1,6 +1,6 @@
 """One process's handles on a cluster: the store, the controller, and one handle for each journal that it uses.
 
-Nothing is decided here. This module puts the pieces together, in the same way for commands, executors and tests.
+This module decides nothing. It puts the pieces together in the same way for commands, executors and tests.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 THREADS: Final = 32
 """The threads for concurrent requests of a command, or of a program that uses the library."""
 Writing = Callable[[], AbstractContextManager[threading.Event]]
-"""Gives a block, from before the first L1 object of a round is written until the round is committed, in which no signal is
-raised. Its event ends the round early: what is written is committed, and none of it is left without a name.
+"""Returns a block in which no signal is raised. It extends from before the first L1 object of a round is written until the
+round is committed. Its event ends the round early: the objects already written are committed, so that none is left
+unnamed.
 """
 Begin = Callable[[], threading.Event]
 """Begins such a block, once; returns its event."""
@@ -95,22 +96,24 @@ class ClusterHandles:
         return self.controller.looked
 
     def identity(self) -> ClusterIdentity:
-        """Return the cluster and its epoch, by the current controller log. See `Controller.snapshot`."""
+        """Return the cluster and its epoch, according to the current controller log. See `Controller.snapshot`."""
         return identity_of(self.controller.snapshot())
 
     def now_ms(self) -> int:
-        """Return the store's clock now, reliable enough for what cannot be undone. See `StoreTime.settle`."""
+        """Return the current time by the store's clock, reliable enough for decisions that cannot be undone. See
+        `StoreTime.settle`.
+        """
         return self._store_time.now_ms()
 
     def between_ms(self) -> tuple[int, int]:
-        """Return the earlier and the later date of two replies now. See `StoreTime.between_ms`."""
+        """Return the earlier and the later date of two fresh replies. See `StoreTime.between_ms`."""
         return self._store_time.between_ms()
 
     def journal(self, number: int) -> JournalHandle:
         """Return the process's handle on a journal, always the same one, so that its threads share one fence."""
         with self._lock:
             handle = self._journals.pop(number, None) or self._new_handle(number)
-            self._journals[number] = handle  # keeps the order of use, so the oldest is dropped first
+            self._journals[number] = handle  # keeps the order of use, so the least recently used one is dropped first
             if self.journals_kept is not None and len(self._journals) > self.journals_kept:
                 del self._journals[next(iter(self._journals))]
             return handle
@@ -118,15 +121,15 @@ class ClusterHandles:
     def passing_journal(self, number: int) -> JournalHandle:
         """Return a handle for work that visits all journals.
 
-        If the process keeps all its handles, or has read the journal before, it is the kept one; otherwise it is
-        forgotten with the work.
+        If the process limits its handles, or already has one on this journal, it is a kept one. Otherwise it is new, and
+        is dropped after the work.
         """
         if self.journals_kept is None and number not in self._journals:
             return self._new_handle(number)
         return self.journal(number)
 
     def journal_as_of(self, number: int, place: Place) -> JournalHandle:
-        """Return a journal as it was after an entry, for reading only; a pin has to keep that state."""
+        """Return a read-only handle on a journal as it was after an entry; a pin must keep that state."""
         return self._new_handle(number, place)
 
     def controller_as_of(self, offset: int) -> ControllerState:
@@ -134,7 +137,7 @@ class ClusterHandles:
         return Replica(self._log(CONTROLLER_LOG), ControllerMachine(), self.runtime, as_of=Place(offset)).catch_up()
 
     def _new_handle(self, number: int, as_of: Place | None = None) -> JournalHandle:
-        from l0gc.streamlog.journal.handle import JournalHandle  # with numpy, which many commands do without
+        from l0gc.streamlog.journal.handle import JournalHandle  # imports numpy, which many commands do not need
 
         return JournalHandle(number, self._log(journal_log(number)), self.controller, self.runtime, as_of=as_of)
 
@@ -188,7 +191,7 @@ class ClusterHandles:
 def committing(cluster: ClusterHandles, workers: Workers[ClusterHandles]) -> Iterator[Begin]:
     """Yield a function that begins a block of `ClusterHandles.writing`, which ends with this one.
 
-    Executors get a function that holds no signal: Spark's tasks are cut off, and their objects are left to vacuum.
+    Executors get a function that holds back no signal: Spark's tasks are ended, and their objects are left to vacuum.
     """
     with ExitStack() as held:
         begin = functools.cache(lambda: held.enter_context(cluster.writing()))

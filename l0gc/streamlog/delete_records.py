@@ -1,9 +1,9 @@
 """Delete a topic's oldest records, before an offset or before a time, like Kafka's DeleteRecords.
 
 The new log start offsets are decided once, from the partitions' offsets at the beginning; a time stands for the first
-record that is not older. Then each log start offset moves up, by the rules of `level_one/expire.py`. If one of the
-requested partitions has too few records, nothing is deleted. A caller may confirm what was decided. Nothing is decided
-again after that, so what lands in the meantime stays.
+record that is not older. Then each log start offset is raised, by the rules of `level_one/expire.py`. If any of the
+requested partitions has too few records, nothing is deleted. A caller may confirm the decision. The offsets are not
+decided again after that, so records that land in the meantime stay.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ def delete_records(
     shown: int = 0,
     confirm: Callable[[ExpireResult], None] | None = None,
 ) -> ExpireResult:
-    """Delete the records before an offset, or before the first record of a time, in one partition or in all.
+    """Delete the records before an offset, or before the first record at or after a time, in one partition or in all.
 
     Args:
         before_offset: the first offset that stays; `HIGH_WATERMARK` for all current records.
-        before_time_ms: keep the first record whose timestamp is not older, and all after it.
+        before_time_ms: keep the first record whose timestamp is not before this time, and all records after it.
         dry_run, shown: see `expire`.
-        confirm: called with what would be deleted, if anything; what it raises is raised, and nothing is deleted.
+        confirm: called with the result of a dry run, if that deletes records; if it raises, nothing is deleted.
 
     Raises:
         OffsetOutOfRangeError: a partition has fewer records; nothing was deleted.
         NotFoundError: the topic does not exist.
-        UsageError: the partition does not exist, or not exactly one start is given.
-        EpochRegressionError: what is published is above the cluster epoch; nothing was deleted (hazard 10).
+        UsageError: the partition does not exist, or not exactly one of the two ends is given.
+        EpochRegressionError: a published epoch is above the cluster epoch; nothing was deleted (hazard 10).
     """
     if (before_offset is None) == (before_time_ms is None):
-        raise UsageError("give the end of what to delete: either an offset or a time")
+        raise UsageError("give the end of the records to delete: either an offset or a time")
     if before_offset is not None and before_offset < HIGH_WATERMARK:
         raise UsageError(f"offset {before_offset} is not valid; give 0 or more, or -1 for all present records")
     refuse_if_set_back(cluster)

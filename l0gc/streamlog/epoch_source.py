@@ -1,4 +1,4 @@
-"""l0gc's journals as a source of epochs: M is computed from them, one journal after another, wherever they are read.
+"""l0gc's journals as a source of epochs, from which M is computed, in this process or on executors.
 
 A journal's checkpoint and the entries after it are the snapshot of all its partitions, always as new as the journal.
 
@@ -30,9 +30,9 @@ class JournalSource:
     """The journals of a cluster.
 
     Args:
-        workers: where they are read; by default in this process.
-        readers: how many entries of a journal are read at once; 0 to read one after another, for tests that replay the
-            order.
+        workers: the workers that read them; by default this process.
+        readers: how many entries of a journal are read at once; 0 to read them one after another, for tests that replay
+            the order.
     """
 
     external: Final = False
@@ -81,9 +81,10 @@ def _read(readers: int, workplace: Workplace, task: JournalTask) -> tuple[UnitSu
 
 
 def pins_of(state: ControllerState, published: int) -> PinnedUnits:
-    """Return the pins of a state as units that hold M. M = `published` was published before the state was read.
+    """Return the pins of a state as units that hold back M. `published` is the M that was published before the state was
+    read.
 
-    A pin that has not taken effect holds M where it is. So does a pin below M, which had ended before the controller log
+    A pin that has not taken effect keeps M where it is. So does a pin below M, which had ended before the controller log
     was restored from a backup (hazard 10).
     """
     units = []
@@ -96,11 +97,11 @@ def pins_of(state: ControllerState, published: int) -> PinnedUnits:
 
 
 def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int, str]]) -> str:
-    """Return a sentence on a topic of a journal that an intact controller log would contain (hazard 10); empty without
-    one.
+    """Return a sentence on a topic of a journal that an intact controller log would contain (hazard 10); empty if there is
+    none.
 
     Args:
-        topics: revision and id of the topics that the journal holds.
+        topics: the revisions and ids of the topics that the journal holds.
     """
     for revision, topic_id in topics:
         if revision <= state.epoch and not state.has_created(revision, topic_id):
@@ -109,8 +110,8 @@ def unknown_topic(state: ControllerState, unit: str, topics: Iterable[tuple[int,
 
 
 class JournalTotals(NamedTuple):
-    """`lowest` is where M could be, None if a journal cannot be read. `landed` is a number for everything that has
-    landed so far.
+    """`lowest` is the highest possible M, or None if a journal cannot be read. `landed` is a hash of how much has landed
+    so far.
     """
 
     lowest: int | None
@@ -118,9 +119,9 @@ class JournalTotals(NamedTuple):
 
 
 def journal_totals(cluster: ClusterHandles) -> JournalTotals:
-    """Return where the journals stand now, so that a process can cheaply check whether M could move.
+    """Return the totals of the journals now, so that a process can cheaply check whether M could move.
 
-    This only decides whether a run is worth starting. M is computed from journals that are read for that purpose.
+    They only decide whether a run is worth starting. M is computed from journals that are read for that purpose.
     """
     state = cluster.controller.snapshot()
     try:
@@ -143,5 +144,5 @@ def journal_totals(cluster: ClusterHandles) -> JournalTotals:
 
 
 def landed_number(landed: Iterable[tuple[int, int]]) -> int:
-    """Return a number for what has landed in each topic of each journal, by the topics' revisions."""
+    """Return a hash of how many records have landed in each topic of each journal, given with the topics' revisions."""
     return zlib.crc32(msgspec.msgpack.encode(sorted(landed)))

@@ -1,9 +1,10 @@
-"""Follows a topic: yields its records as they land, each once and in order within its partition, until it is stopped.
+"""Follow a topic: yield its records as they land, each once and in order within its partition, until the follower is
+stopped.
 
-A look reads the end of each journal of the topic, with one request if nothing has landed there, and then what `reader.py`
-finds from the positions on. A position is an offset: a program that keeps the positions with its results continues there,
-and gets no record twice. A record that was deleted before it was read ends the following with an error, and so does
-a journal that ends below a position: nothing is skipped (hazard 33).
+Each look reads the end of each journal of the topic, with one request if nothing has landed there, and then the records
+that `reader.py` finds from the positions on. A position is an offset: a program that stores the positions with its results
+can continue there, and gets no record twice. A record that was deleted before it was read raises an error, and so does a
+journal that ends below a position: nothing is skipped (hazard 33).
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ class Follower(Iterator[Record]):
     """Yields the records of a topic as they land.
 
     Attributes:
-        positions: by partition, the offset after the last record that was yielded, or else where it began. A follower that
-            starts there continues.
+        positions: by partition, the offset after the last yielded record, or the first offset if there is none. A follower
+            that starts there continues.
 
     Args:
-        options: which partitions, and where they begin; it has no end.
+        options: the partitions to follow, and where they begin; it must have no end.
         interval_s: the wait between two looks, while records land.
-        caught_up: called after each look, once all that it found was yielded.
+        caught_up: called after each look, once all records that it found were yielded.
         stop: ends the iteration.
 
     Raises:

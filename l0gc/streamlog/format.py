@@ -1,9 +1,10 @@
-"""The format of a bucket: `l0gc/format.json`, written when a cluster is founded, and read once by each process.
+"""Read and write the format of a bucket: `l0gc/format.json`, written when a cluster is founded, and read once by each
+process.
 
-It names the version of the layout, the versions that may read and write it, and the properties of the store that a
-process needs before its first conditional write. A process that does not support a format reads nothing but this object,
-since it could misread the rest. So the object itself stays the same in all future formats: JSON, with these fields, and
-perhaps more. It follows Delta's protocol versions.
+It names the version of the layout, the versions that may read and write it, and the properties of the store that a process
+needs before its first conditional write. A process that does not support a format reads only this object, since it could
+misread all others. So the object itself stays the same in all future formats: JSON, with these fields, and perhaps more.
+It follows Delta's protocol versions.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from l0gc.storage.entry import seal, unseal
 from l0gc.storage.objectstore import ObjectStore, if_there
 
 VERSION: Final = 4
-"""The version that this l0gc writes. It reads no older one."""
+"""The version that this l0gc writes. It does not read older ones."""
 QUOTED: Final = "quoted"
 PLAIN: Final = "plain"
 _TRIES: Final = 3
@@ -54,7 +55,8 @@ _DECODER: Final = msgspec.json.Decoder(Format)
 
 
 def check_format(store: ObjectStore, *, only_reads: bool = False) -> Format | None:
-    """Return the bucket's format if this l0gc supports it, or None if no cluster was founded there. Takes one request.
+    """Return the bucket's format if this l0gc supports it, or None if no cluster was founded there. This takes one
+    request.
 
     Afterwards the store object sends ETags in the form that the store accepts.
 
@@ -100,7 +102,7 @@ def write_format(store: ObjectStore) -> Format:
 
 
 def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
-    """Record the form of ETags that the probe found, for later processes; return whether it is new to them.
+    """Record the form of ETags that the probe found, for later processes; return whether it differs from the recorded one.
 
     The store may have changed its form, or the bucket may have moved.
     """
@@ -114,7 +116,7 @@ def remember_etags(store: ObjectStore, *, quoted: bool) -> bool:
 
 
 def refuse_without_format() -> CorruptObjectError:
-    """Return the error for a cluster of unknown format."""
+    """Return the error for a cluster whose format is unknown."""
     return CorruptObjectError(
         f"a cluster exists under this URL, but {FORMAT}, which records its layout, is missing: restore it from a "
         "backup or a version, or see l0gc help operate-logs"
@@ -122,7 +124,9 @@ def refuse_without_format() -> CorruptObjectError:
 
 
 def encode_format(form: Format) -> bytes:
-    """Return the content of `format.json`, with a checksum: one flipped bit must not change what the bucket needs."""
+    """Return the content of `format.json`, with a checksum, since a flipped bit must not change which versions the bucket
+    needs.
+    """
     return seal(FORMAT, msgspec.json.encode(form))
 
 

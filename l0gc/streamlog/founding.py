@@ -1,10 +1,10 @@
 """Found a cluster: test the store first, and leave nothing behind if it is refused.
 
-Everything rests on the store's conditional writes, so no log begins before they were tested on the bucket itself. If
+All safety rests on the store's conditional writes, so no log begins before they were tested on the bucket itself. If
 founding fails, a bucket that this call created is removed again. A repeated call changes nothing.
 
-If a cluster has lost its controller log, a new one is refused: it would begin at epoch 0, with journals and a watermark
-far above it (hazard 10).
+If a cluster has lost its controller log, founding a new one is refused: it would begin at epoch 0, far below the journals
+and the watermark that exist (hazard 10).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class FoundedCluster(Outcome):
         shards: Its number of shards.
         key_template: The shape of its L0 keys.
         journals: How many journals it has.
-        external_log: Whether epochs are another system's.
-        probed: What the store passed.
+        external_log: Whether another system counts the epochs.
+        probed: The tests that the store passed.
     """
 
     cluster_id: str
@@ -48,17 +48,17 @@ class FoundedCluster(Outcome):
 
 
 def found_cluster(cluster: ClusterHandles, store: S3Store, options: Init) -> FoundedCluster:
-    """Test the store, and found a cluster there unless one exists. `store` is that of `cluster`.
+    """Test the store, and found a cluster there unless one exists. `store` is the cluster's store.
 
     Raises:
-        BucketNotFoundError: the bucket does not exist, and is not to be created.
+        BucketNotFoundError: the bucket does not exist, and `options` do not say to create it.
         StoreUnfitError: the store lacks something that l0gc needs.
         UsageError: a cluster with other settings exists.
-        EpochRegressionError: there was a cluster, and its controller log is gone.
+        EpochRegressionError: a cluster was here, and its controller log is gone.
     """
     made = options.create_bucket and store.create_bucket()
     try:
-        store.now_ms()  # some stores create a bucket at the first write; only `create_bucket` may do that
+        store.now_ms()  # fails if the bucket does not exist: some stores would create it at the first write
         check_format(store)
         refuse_where_a_log_is_gone(cluster)
         probed = probe(store, cluster.runtime)
@@ -89,10 +89,10 @@ def found_cluster(cluster: ClusterHandles, store: S3Store, options: Init) -> Fou
 
 
 def refuse_where_a_log_is_gone(cluster: ClusterHandles) -> None:
-    """Refuse to begin a controller log if journals or a watermark show that there was one.
+    """Refuse to begin a controller log if journals or a watermark show that one existed before.
 
     Raises:
-        EpochRegressionError: there was one, and it is gone.
+        EpochRegressionError: a controller log existed, and is gone.
     """
     folder = cluster.controller.replica.log.list_folder()
     if folder.entries or folder.checkpoints:
@@ -101,6 +101,6 @@ def refuse_where_a_log_is_gone(cluster: ClusterHandles) -> None:
     left = [*cluster.store.list(PUBLISHED_WATERMARK).modified_ms, *(journals.keys if journals is not None else ())]
     if left:
         raise EpochRegressionError(
-            f"the controller log is gone, but {left[0]} is there, of a cluster that was founded here before; nothing was "
+            f"the controller log is gone, but {left[0]} of a cluster that was founded here before still exists; nothing was "
             "written. Restore the controller log from a version or a backup, or found a new cluster under another URL"
         )

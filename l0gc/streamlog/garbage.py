@@ -1,12 +1,13 @@
-"""The stream log's garbage for a vacuum: what journals dropped, and whether they need a listed key.
+"""Find the stream log's garbage for a vacuum: the objects that journals dropped, and the listed keys that no journal
+needs.
 
-Each journal is read once, and again after its fence. The state of the one journal with the key's partition, after the
-fence, decides whether a key is needed. In doubt a key is needed: if the journal cannot be read, or if the fence is not in
-its log.
+Each journal is read once, and again after its fence. The state, after the fence, of the one journal with the key's
+partition decides whether a key is needed. If the journal cannot be read, or its log does not have the fence, the key
+counts as needed.
 
-A controller log restored from a backup is detected here (hazard 10): a journal is above the cluster epoch, holds a topic
-that the controller does not have, or a key has such a revision. A topic that the controller has forgotten, because all of
-it was deleted, is still in the journals, which remember closed topics.
+A controller log restored from a backup is detected here (hazard 10): a journal is above the cluster epoch, or holds a
+topic that the controller does not have, or a key has the revision of such a topic. A topic that the controller has
+forgotten, because all its objects were deleted, is still in the journals, which remember closed topics.
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ class JournalGarbage:
         return sum(s.topic(r).totals().l1_objects for s in self._states.values() for r in s.topics)
 
     def refresh(self, *, looked: bool = False) -> None:
-        """Read everything anew; if the process has just `looked` at every journal, use that: it only shows what is due."""
+        """Read everything anew, or, if the process has just `looked` at every journal, use that reading, which only shows
+        what is due.
+        """
         controller = self._cluster.controller
         self._state = controller.replica.state if looked else controller.snapshot()
         self._names = {t.revision: t.name for t in self._topics()}
@@ -82,7 +85,7 @@ class JournalGarbage:
 
     @contextmanager
     def _alone(self, journal: int) -> Iterator[JournalHandle]:
-        """Mark a journal as broken if its work fails, and continue with the others unless the store is unreachable."""
+        """Mark a journal as broken if its work fails, and let the others continue unless the store is unreachable."""
         try:
             yield self._cluster.journal(journal)
         except StoreUnreachableError:
@@ -99,7 +102,7 @@ class JournalGarbage:
             self._states[journal] = _as_it_stands(handle, whole=False)
 
     def _check(self, journal: int, state: JournalState) -> None:
-        """Refuse what an intact controller log would contain (hazard 10)."""
+        """Refuse a journal with an epoch or a topic that the controller log should contain (hazard 10)."""
         self._cluster.journal(journal).check_not_ahead(max(state.max_applied_epoch, state.l1_fence))
         ids = ((t.revision, t.topic_id) for t in state.topics.values())
         if unknown := unknown_topic(self._state, f"journal {journal}", ids):
@@ -119,19 +122,19 @@ class JournalGarbage:
 
     def dropped(self, unit: int, before_ms: int, epoch: int) -> Iterator[list[Deletable]]:
         rows = self._ripe(self._states[unit], before_ms, epoch)
-        # A topic that was closed because the controller does not list it has no name; see `_purge_unnamed`.
+        # A topic that was closed because the controller does not list it has no name: see `_purge_unnamed`.
         rows = rows[np.isin(rows["revision"], list(self._names))]
         for at in range(0, len(rows), BATCH):
             yield [self._dropped(unit, row) for row in rows[at : at + BATCH]]
 
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
-        """Return the rows dropped by then, while no epoch above `epoch` existed, and not pinned; or all `others`."""
+        """Return the rows that were dropped by `before_ms`, at or below `epoch`, and are not pinned; or all `others`."""
         limits = unpinned(self._state, epoch, state.dropped["revision"])
         ripe: Rows = state.dropped[state.is_dropped_before(before_ms, limits) != others]
         return ripe
 
     def is_due(self, before_ms: int) -> bool:
-        """Return whether anything that was dropped by then may be deleted."""
+        """Return whether any object that was dropped by `before_ms` may be deleted."""
         epoch = self._state.epoch - GRACE_EPOCHS
         ripe = (self._ripe(s, before_ms, epoch) for s in self._states.values())
         return any(np.isin(rows["revision"], list(self._names)).any() for rows in ripe)
@@ -175,8 +178,8 @@ class JournalGarbage:
         return any(epoch > s.l1_fence for s in self._states.values() if s.topics or len(s.closed_revisions))
 
     def parts(self, prefix: str, count: int) -> list[JournalPart]:
-        """Return the parts: see `GarbageSource.parts`. Cuts between partitions, so that each part has about as many
-        listed objects.
+        """Return the parts: see `GarbageSource.parts`. The cuts lie between partitions, so that all parts have about as
+        many listed objects.
         """
         topics = sorted(self._topics(), key=lambda t: f"{t.name}-{t.revision}/")
         named = (sum(s.topic(t.revision).totals().l1_objects for s in self._states.values()) for t in topics)
@@ -187,7 +190,8 @@ class JournalGarbage:
             n = int(np.searchsorted(weights, at, "right"))
             before = float(weights[n - 1]) if n else 0.0
             partition = int((at - before) / (float(weights[n]) - before) * topics[n].partitions)
-            # '~' sorts after all that follows a partition's number, and is no "directory" name (hazard 12).
+            # '~' sorts after everything that follows a partition's number, and the key does not name a "directory" (hazard
+            # 12).
             cuts.append(f"{prefix}{topics[n].name}-{topics[n].revision}/{partition:05}~")
         cuts = sorted(set(cuts))
         folders = [(t, f"{prefix}{t.name}-{t.revision}/") for t in topics]
@@ -214,9 +218,9 @@ class JournalGarbage:
         return JournalNames(part, self._states.__getitem__).facts
 
     def scanned(self, fence: int, left: Collection[str] | None) -> None:
-        """Have the controller forget the topics of which nothing is left and nothing can be added.
+        """Have the controller forget the topics that have no objects left and cannot get new ones.
 
-        A run that stamps at the fence or above has seen that the topic was deleted.
+        A run whose stamp is at or above the fence has seen that the topic was deleted.
         """
         if left is not None:
             self._purge_unnamed(fence, {key.revision for k in left if (key := parse_level_one(k)) is not None})
@@ -234,11 +238,11 @@ class JournalGarbage:
             self._cluster.controller.forget_topics(done)
 
     def _purge_unnamed(self, fence: int, left: Collection[int]) -> None:
-        """Purge what topics have dropped that were closed because the controller does not have them.
+        """Purge the dropped objects of topics that were closed because the controller does not have them.
 
-        They have no name, so the listing found their objects, and those below the fence are gone if their grace period
-        was over. An object stamped at the fence or above is found by a later listing: a journal remembers permanently
-        what it has closed.
+        These topics have no name, so the listing found their objects, and those below the fence are gone if their grace
+        period was over. A later listing finds an object stamped at the fence or above, since a journal never forgets the
+        topics that it has closed.
 
         Args:
             left: the revisions of topics with an object that could not be deleted.
@@ -267,10 +271,10 @@ def amounts_of(cluster: ControllerState, journals: Iterable[JournalState]) -> Am
 
 
 def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
-    """Return for each topic, by revision, `epoch`, or the last epoch before its first pin.
+    """Return, for each topic, given by revision, `epoch` or the last epoch before its first pin, whichever is lower.
 
-    No pin keeps an object that was dropped by then (hazard 36). A pin that this vacuum has not seen is newer than the epoch
-    of its snapshot, which is above `epoch`.
+    No pin keeps an object that was dropped at or below that epoch (hazard 36). A pin that this vacuum has not seen is
+    newer than the epoch of its snapshot, which is above `epoch`.
     """
     revisions = distinct(topics)
     pinned = [cluster.pinned_from(revision) for revision in revisions.tolist()]
@@ -279,10 +283,10 @@ def unpinned(cluster: ControllerState, epoch: int, topics: Rows) -> Rows:
 
 
 def _as_it_stands(handle: JournalHandle, *, whole: bool) -> JournalState:
-    """Return a copy of the current state, perhaps without L1 rows if not `whole`. Another thread may be applying the next
-    entry, and be interrupted (hazard 29).
+    """Return a copy of the current state, possibly without L1 rows if not `whole`. Without a copy, another thread could be
+    applying the next entry, and be interrupted (hazard 29).
 
-    During that, an object may be neither in the lists nor among the dropped ones.
+    Halfway through, an object may be neither in the lists nor among the dropped ones.
     """
     with handle.replica.lock:
         state = handle.state if whole else handle.head

@@ -1,7 +1,7 @@
 """Look up which keys of a listing the journals need, in this process or on an executor that replays them.
 
 A part of the listing carries its topics, their journals, and the epochs of the fences. A look reads the states of these
-journals, which must be past those fences, and keeps the names of their objects, sorted, 16 bytes each.
+journals, which must include these fences, and keeps the names of their objects, sorted, 16 bytes each.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from l0gc.streamlog.journal.rows import NAME, Rows, indices_in, name_bytes
 from l0gc.streamlog.journal.state import JournalState
 
 _IN_ORDER: Final = 100_000
-"""Up to this many partitions have numbers of five digits, which sort as the numbers do."""
+"""Up to this many partitions have numbers of five digits, whose text sorts like the numbers."""
 _NAME: Final = np.dtype("S16")
-"""A UUID as numpy sorts it. All have the same length, so trailing zeros make no difference."""
+"""A UUID in a type that numpy can sort. All have the same length, so trailing zeros make no difference."""
 
 
 def _cut_in(folder: str, cut: str) -> int | None:
-    """Return the partition after which a listing is cut, if that is in this folder."""
+    """Return the partition after which a listing is cut, if the cut is in this folder."""
     return int(cut[len(folder) : -1]) if cut.startswith(folder) else None
 
 
@@ -52,14 +52,15 @@ class Span(NamedTuple):
 
 
 class JournalPart(KeyRange, frozen=True, kw_only=True):
-    """A part of a listing, with what is needed to look at its journals. It holds no secret: it is sent to executors.
+    """A part of a listing, with the facts that are needed to read its journals. It is sent to executors, so it holds no
+    secret.
 
     Attributes:
-        epoch: the cluster epoch as of which the topics are known.
-        fences: the L1 fence of each journal; a journal without one cannot be read, and nothing of it is deleted.
+        epoch: the cluster epoch of the snapshot that has the topics.
+        fences: the L1 fence of each journal; a journal without one cannot be read, and none of its objects is deleted.
         forgotten: revisions of topics that journals have closed and the controller has forgotten, ascending.
-        waiting: those of them whose objects were dropped too recently to be deleted.
-        assumed: whether the fences are not in the logs, since the run is a dry run.
+        waiting: the forgotten topics whose objects were dropped too recently to be deleted.
+        assumed: whether the fences are missing from the logs because the run is a dry run.
     """
 
     topics: list[Topic]
@@ -73,7 +74,7 @@ class JournalPart(KeyRange, frozen=True, kw_only=True):
         """Return which of a topic's partitions may be in the part, given its cuts between partitions."""
         folder, last = f"{self.folder}{t.name}-{t.revision}/", t.partitions - 1
         if t.partitions > _IN_ORDER:
-            return Span(0, last)  # their keys are not in the order of their numbers
+            return Span(0, last)  # their keys do not sort like their numbers
         start, end = (_cut_in(folder, cut) for cut in (self.start, self.end or ""))
         return Span(0 if start is None else start + 1, last if end is None else end)
 
@@ -91,7 +92,7 @@ def read_facts(store: ObjectStore, part: KeyRange) -> KeyFacts:
 
 
 class JournalNames:
-    """The contents of a part's journals that concern its keys.
+    """The names in a part's journals, to be compared with its keys.
 
     Args:
         state_of: returns the state of a journal after its fence.
@@ -112,7 +113,7 @@ class JournalNames:
         if state.l1_fence < self._part.fences[journal] and not self._part.assumed:
             raise StoreError(
                 f"journal {journal} was read with its L1 fence at {state.l1_fence}, though {self._part.fences[journal]} has "
-                "landed: the store does not show what was written last"
+                "landed: the store does not return the newest writes"
             )
         for t in self._part.topics:
             if journal in t.journals:
@@ -144,7 +145,7 @@ class JournalNames:
             fence = self._part.fences.get(journal, -1)
             facts.append(Fact(k.epoch, fence, needed=True))
             span = self._spans[k.revision]
-            # An object that a log has forgotten because it was set back is needed, though nothing names it (hazard 38).
+            # An object that a log has forgotten because it was set back is needed, although no entry names it (hazard 38).
             if self._kept.get((k.revision, journal), 0) <= k.epoch < fence and span.has(k.partition):
                 by_journal.setdefault((k.revision, journal), []).append((i, k))
         for at, named in by_journal.items():
@@ -154,11 +155,11 @@ class JournalNames:
         return facts
 
     def _of_unlisted(self, k: L1Key) -> Fact:
-        """Return what is known of a key whose topic the controller does not have.
+        """Return the facts about a key whose topic the controller does not have.
 
-        Journals remember what they closed, so the fence of a forgotten topic is known. A topic above the epoch of the
-        controller's snapshot may have been created since. Any other topic is unknown: the controller log looks restored
-        from an old backup, or the object is foreign.
+        Journals remember the topics that they closed, so the fence of a forgotten topic is known. A topic above the epoch
+        of the controller's snapshot may have been created after it. Any other topic is unknown: the controller log looks
+        restored from an old backup, or the object is foreign.
         """
         at = int(np.searchsorted(self._part.forgotten, k.revision))
         if at < len(self._part.forgotten) and self._part.forgotten[at] == k.revision:

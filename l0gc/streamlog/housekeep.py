@@ -1,9 +1,9 @@
-"""Housekeeping: tick, slide idle windows, close deleted topics, keep the logs short.
+"""Housekeep: tick, slide idle windows, close deleted topics, and keep the logs short.
 
-Each step is safe to run at any time, by any number of processes: a tick, an advance and a closing are ordinary log entries,
-a checkpoint holds the state of its log, and truncation keeps to the shared log's rules. The cost grows with the journals in
-use, never with their partitions: an idle journal takes one entry. A failure concerns only the log in which it occurs; it is
-named, and the rest is done.
+Each step is safe to run at any time, by any number of processes: a tick, an advance and a closing are ordinary log
+entries, a checkpoint holds the state of its log, and truncation follows the shared log's rules. The cost grows with the
+journals in use, never with their partitions: an idle journal takes one entry. A failure affects only its own log, which is
+named; the work on all other logs is done.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from l0gc.watermark.publication import refuse_if_set_back
 S = TypeVar("S")
 
 _OF_ONE_LOG: Final = (CorruptObjectError, StoreError, ProtocolError)
-"""Errors that concern one log only. A missing cluster, or a controller log that was set back, concerns all."""
+"""The errors that affect a single log. A missing cluster, or a controller log that was set back, affects all."""
 
 _NAMED: Final = 3
-"""The number of logs that the error message names."""
+"""The most logs that the error message names."""
 
 
 class LogFailure(msgspec.Struct, frozen=True):
@@ -44,20 +44,20 @@ class LogFailure(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class HousekeepResult(Outcome):
-    """`advanced` and `barriers` count journals, `closed` topics by journal; `journals` and `partitions` are those in use.
+    """The result of a housekeeping run.
 
     Attributes:
-        cluster_epoch: The epoch that windows were moved to.
+        cluster_epoch: The epoch to which windows were moved.
         ticked: Whether the epoch moved in this run.
-        journals: Journals in use: those that keep a partition of a topic.
-        partitions: Partitions there are.
-        advanced: Windows that slid, one for each journal.
-        barriers: Windows that were closed.
-        checkpoints: Checkpoints written, the controller's included.
-        truncated_entries: Log entries deleted.
-        closed: Deleted topics that were closed now, counted in each journal that kept them.
-        broken: Logs for which it failed, each with `journal` (null for the controller's log) and `error`; for all others
-            it is done. A journal in use holds M. With any, exit code 3.
+        journals: How many journals are in use, which means that they keep a partition of a topic.
+        partitions: How many partitions exist.
+        advanced: How many journals' windows slid.
+        barriers: How many journals' windows were closed.
+        checkpoints: How many checkpoints were written, including the controller's.
+        truncated_entries: How many log entries were deleted.
+        closed: How many deleted topics were closed in this run, counted in each journal that kept them.
+        broken: The logs for which it failed, each with `journal` (null for the controller's log) and `error`; for all
+            others it is done. If a journal in use is among them, it holds back M. If there are any, the exit code is 3.
     """
 
     cluster_epoch: int
@@ -94,14 +94,14 @@ class _Log:
     errors: list[str] = field(default_factory=list)
 
     def attempt(self, step: Callable[[], object]) -> None:
-        """Do a step; what fails is recorded, and keeps no other step from being done."""
+        """Carry out a step; record its failure, so that the other steps are still carried out."""
         try:
             step()
         except _OF_ONE_LOG as e:
             self.errors.append(str(e))
 
     def checkpoint_and_truncate(self, replica: Replica[S], controller: Controller) -> None:
-        """Checkpoint and truncate, each if it is worth its requests. Pins keep what a replay as of them needs."""
+        """Checkpoint and truncate, each if it is worth its requests. Entries that a replay as of a pin needs are kept."""
         if replica.checkpoint_due(housekeeping=True):
             replica.write_checkpoint()
             self.checkpoints += 1
@@ -112,12 +112,13 @@ def housekeep(cluster: ClusterHandles, *, barrier: bool = False) -> HousekeepRes
     """Housekeep the whole cluster once. A log for which something fails is named in `broken`, and the rest is done.
 
     Args:
-        barrier: tick in any case, and close every window to that tick, so that all that was uploaded before it can go.
+        barrier: tick in any case, and close every window to that tick, so that every object that was uploaded before it
+            can be deleted once it is lifted.
 
     Raises:
-        NotInitialisedError, CorruptObjectError, StoreError: the controller's log cannot be read, so nothing is known.
-        SafetyError: what is published is ahead of the controller's log (hazard 10) or another cluster's, or epochs are
-            another system's. Nothing was written.
+        NotInitialisedError, CorruptObjectError, StoreError: the controller's log cannot be read.
+        SafetyError: `published.json` is ahead of the controller's log (hazard 10) or belongs to another cluster, or
+            another system counts the epochs. Nothing was written.
     """
     controller = cluster.controller
     before = refuse_if_set_back(cluster).identity.cluster_epoch
@@ -151,8 +152,8 @@ def _keep(cluster: ClusterHandles, journal: int, epoch: int | None, deleted: Seq
     """Housekeep one journal.
 
     Args:
-        epoch: where its window is to be; None if no topic lies in it any more.
-        deleted: topics to be closed here, if they are not.
+        epoch: the epoch to move its window to; None if it has no topic any more.
+        deleted: the topics to close here, unless they already are.
     """
     log, handle = _Log(journal), cluster.journal(journal)
     try:
@@ -168,7 +169,7 @@ def _keep(cluster: ClusterHandles, journal: int, epoch: int | None, deleted: Seq
             log.moved = handle.barrier(epoch) if barrier else handle.advance(epoch)
 
     def close() -> None:
-        state = handle.head  # read anew where the move failed
+        state = handle.head  # read anew if the move failed
         left = {t.revision: t.topic_id for t in deleted if not state.closed(t.revision)}
         if left:
             log.closed += len(handle.close_topics(left))

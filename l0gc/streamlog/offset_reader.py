@@ -1,20 +1,20 @@
-"""Reads ranges of offsets: L1 first, then the L0 objects above it, each record once, each partition in order.
+"""Read ranges of offsets: L1 first, then the L0 objects above it, each record once, each partition in order.
 
-A caller names offsets, not objects. The journal's present state shows where they lie, so an object that was reconciled,
-merged or swept before costs nothing (hazard 19). If an object is deleted between that look and the read, the reader looks
-again and continues with the next record of each partition. An object is lost, and is reported, only if the journal still
-names it after it was found missing. Given-up offsets, a hole, are reported, and end the reading unless the caller skips
-them.
+A caller names offsets, not objects. The journal's current state shows where they lie, so an object that was reconciled,
+merged or swept earlier has no effect (hazard 19). If an object is deleted between that look and the read, the reader looks
+again and continues with the next record of each partition. An object is reported as lost only if the journal still names
+it after it was found missing. A hole, which covers given-up offsets, is reported, and ends the reading unless the caller
+skips it.
 
-If only offsets are requested, as for a count, the journal has them, and no object is read.
+If only offsets are requested, for example for a count, the journal has them, and no object is read.
 
 In a partition, all of L1 lies below all of L0, and the journal's objects are in order of offset. So the partitions' own L1
 objects are read one after another, then each shared L1 object and each L0 object once for all partitions. If a partition
-has objects of its own above rows of shared ones, those follow in another pass, and a shared object waits until all of its
-partitions have come to it. Memory holds only what is fetched ahead.
+has its own objects above rows of shared ones, these follow in another pass, and a shared object is read only once all of
+its partitions have reached it. Memory holds only the objects that are fetched ahead.
 
-The columns of a value schema are read from L1 objects that were written by this very schema, which their footers number.
-For all other records they are parsed from the values, as reconcile would. A number is never given to another schema.
+The columns of a value schema are read only from L1 objects whose footers have this schema's number. For all other records
+they are parsed from the values, as in a reconcile. A schema's number is never assigned again.
 """
 
 from __future__ import annotations
@@ -45,13 +45,15 @@ from l0gc.streamlog.values.parse import parser_of
 
 _log: Final = logging.getLogger(__name__)
 _OFFSETS: Final = 1 << 17
-"""So many offsets are one piece where nothing else is wanted."""
+"""The most offsets in one piece, if only offsets are requested."""
 _NOT_TYPED: Final = {*parquet.L1_FILE.names, "topic"}
 
 
 @dataclass(slots=True)
 class Counters:
-    """What a read fetched: objects, row groups and their bytes; and the row groups of L1 that it skipped."""
+    """Counts of the objects, row groups and bytes that a read fetched, of the row groups of L1 that it skipped, and of its
+    records.
+    """
 
     l0_objects: int = 0
     l1_objects: int = 0
@@ -64,7 +66,7 @@ class Counters:
 class Piece(NamedTuple):
     """Records that were read together: the requested columns and their offsets.
 
-    `partition` is one for all records, or one for each, in ascending order.
+    `partition` is one number for all records, or one for each, in ascending order.
     """
 
     partition: int | Rows
@@ -72,10 +74,10 @@ class Piece(NamedTuple):
 
 
 def as_rows(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the requested columns of records that were read with these names, and their topic's name.
+    """Return the columns of `schema`, including the topic's name, for records that were read with these names.
 
     Raises:
-        UsageError: the topic no longer has one of the columns in that type.
+        UsageError: the topic no longer has one of the columns with that type.
     """
     records, arrays = piece.batch.num_rows, list[pa.Array]()
     for f in schema:
@@ -96,10 +98,10 @@ def as_rows(topic: Topic, piece: Piece, schema: pa.Schema) -> pa.RecordBatch:
 
 
 class OnDeleted(Protocol):
-    """ClusterHandles records that were deleted before they could be read: raises, or returns to skip them."""
+    """Handles records that were deleted before they could be read: raises, or returns to skip them."""
 
     def __call__(self, partition: int, offset: int, end: int, log_start: int, *, begun: bool) -> None:
-        """`offset` was next, and the range ends before `end`; `begun`: some of the range was read."""
+        """Called if `offset` was next; the range ends before `end`, and `begun` is whether some of it was read."""
         ...
 
 
@@ -126,8 +128,8 @@ class OffsetReader:
         journal: a handle that has caught up recently.
         ranges: rows of `RANGE`, one for each partition, in order.
         names: the requested columns of L1 and of the topic's value schema; the offset is always included.
-        parallel: fetches and decodes ahead; without threads, objects are fetched one after another.
-        without_holes: how a user skips holes, for the error about one; if empty, holes are skipped with a warning.
+        parallel: fetches and decodes ahead; if it has no threads, objects are fetched one after another.
+        without_holes: the option with which a user skips holes, for the error; if empty, holes are skipped with a warning.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class OffsetReader:
             try:
                 yield from self._from_l1(state)
                 yield from self._from_blocks(state, np.all)
-                if (self._next == before).all():  # the objects wait for one another
+                if (self._next == before).all():  # no partition can continue: the objects wait for one another
                     yield from self._from_blocks(state, np.any)
             except _GoneError as gone:
                 self._check_not_lost(gone)
@@ -182,7 +184,7 @@ class OffsetReader:
     # -- the journal's state ------------------------------------------------------------------------------------------
 
     def _known(self) -> TopicState:
-        """Return the journal's present state; skip records of the ranges that were deleted, if the caller accepts that."""
+        """Return the journal's current state; skip deleted records of the ranges, if the caller accepts that."""
         state = topic_copy(self._journal, self._topic)
         log_starts = state.values(state.log_start, self._partitions, 0)
         lost = (self._next < log_starts) & (self._next < self._ends)
@@ -193,7 +195,9 @@ class OffsetReader:
         return state
 
     def _check_not_lost(self, gone: _GoneError) -> None:
-        """Raise an error if an object is missing for the second time, though the journal was read in between: it is lost."""
+        """Raise an error if an object is missing for the second time, although the journal was read in between: it is
+        lost.
+        """
         if self._missed != str(gone):
             self._missed = str(gone)
             return
@@ -218,7 +222,7 @@ class OffsetReader:
         )
 
     def _miss(self, at: int, last: int) -> None:
-        """Skip what was given up, from the next record up to `last`. Raises `RecordsLostError` if the caller does not
+        """Skip given-up records, from the next record up to `last`. Raises `RecordsLostError` if the caller does not
         accept that.
         """
         first, end = int(self._next[at]), min(int(self._ends[at]), last + 1)
@@ -308,7 +312,7 @@ class OffsetReader:
                     yield self._piece(int(self._partitions[at]), batch.slice(first - base, n))
 
     def _names_in(self, o: parquet.OpenL1File) -> list[str]:
-        """Return the columns to fetch of an object: the typed ones, or else the values from which they are parsed."""
+        """Return the columns to fetch from an object: the typed ones, or else the values from which they are parsed."""
         if self._parser is None or parquet.schema_number(o.metadata) != self._parser.number:
             return self._names_to_parse
         return [*self._schema.names]
@@ -323,7 +327,7 @@ class OffsetReader:
         return batch
 
     def _offsets(self, at: int, end: int) -> Iterator[Piece]:
-        """Yield the offsets of a partition from its next record up to, but without, `end`."""
+        """Yield the offsets of a partition from its next record to `end`, end excluded."""
         while (first := int(self._next[at])) < end:
             self._next[at] = last = min(first + _OFFSETS, end)
             offsets = columns.numbers(np.arange(first, last))
@@ -346,7 +350,9 @@ class OffsetReader:
     # -- shared L1 objects, and L0 -------------------------------------------------------------------------------------
 
     def _from_blocks(self, state: TopicState, is_due: Callable[[Rows], np.bool]) -> Iterator[Piece]:
-        """Yield the records of each object that `is_due` accepts, given which of its extents follow."""
+        """Yield the records of each object that `is_due` accepts; its argument shows which extents of the object come
+        next.
+        """
         fetched = self._parallel.fetch_ahead(
             self._fetched, self._with_blocks(state, is_due), lambda o: 0 if self._only_offsets else o.bytes
         )
@@ -364,7 +370,7 @@ class OffsetReader:
             yield piece
 
     def _with_blocks(self, state: TopicState, is_due: Callable[[Rows], np.bool]) -> Iterator[UnreconciledObject]:
-        """Yield the requested shared L1 objects and L0 objects, each with the extents that follow what is read before."""
+        """Yield the requested shared L1 objects and L0 objects, each with the extents that come next in their partitions."""
         # Later objects are looked up before earlier ones are read.
         objects = [*state.shared_objects(self._topic.name, self._journal.journal), *state.objects]
         following = self._next.copy()
@@ -390,7 +396,7 @@ class OffsetReader:
     def _decoded(
         self, fetched: tuple[UnreconciledObject, list[bytes]]
     ) -> tuple[UnreconciledObject, int, pa.RecordBatch]:
-        """Return an object with its records, and how many of its bytes were fetched."""
+        """Return an object, how many of its bytes were fetched, and its records."""
         needed, bodies = fetched
         extents = needed.extents
         batches: list[pa.RecordBatch] = []
@@ -398,7 +404,7 @@ class OffsetReader:
             of_block = extents[extents["block"] == number]
             at_least = int((of_block["row"].astype(np.int64) + of_block["records"]).max())
             batches.append(select(decode_block(body, needed.key, needed.block(number), at_least), of_block))
-        # An extent's block rises with it, so the rows lie in the order of the extents.
+        # Blocks are in the order of the extents, and so are the rows.
         counts = extents["records"].astype(np.int64)
         begins = np.cumsum(counts) - counts
         total = int(counts.sum())

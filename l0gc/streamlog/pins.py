@@ -1,18 +1,18 @@
-"""Pins: a state of the cluster that stays readable until the pin ends.
+"""Create pins: a pin keeps a state of the cluster readable until it ends.
 
-Once a pin has taken effect, everything that any later state of a journal names stays while the pin lives (hazard 36); for a
-pin of one topic, everything of that topic. The order of its steps ensures that:
+Once a pin has taken effect, every object that any later state of a journal names stays while the pin lives (hazard 36);
+for a pin of one topic, every object of that topic. The order of its steps ensures that:
 
 1. The pin becomes an entry of the controller's log. Every process that reads the log from then on respects it.
 2. `published.json` is raised to the entry's epoch, so that only a process that has read the pin can publish M.
-3. Each journal's window reaches that epoch. So what is dropped later is recorded with that epoch or a later one, and
-   what has an earlier one was dropped before (`ControllerState.pinned_from`).
+3. Each journal's window reaches that epoch. So an object that is dropped later is recorded with that epoch or a later one,
+and an object with an earlier one was dropped before (`ControllerState.pinned_from`).
 4. The journals are read once: the pin's M, and the ends as of which it promises a replay, belong to the same states. No
    later state needs an epoch at or below that M, since M(p) never goes down. So the pin holds this M, which is at least
    the published one. A pin of one topic takes it from that topic's partitions alone.
 5. A second entry records that the pin has taken effect, with this M and the end of each journal.
 
-A pin that stopped in between has promised nothing; until it ends, it holds everything from its first entry on.
+A pin whose creation stopped in between has promised nothing; until it ends, it keeps everything from its first entry on.
 
 A reader's pin is a lease of some minutes, which its process renews (`renewed`). If the process dies, the lease ends soon.
 An entry renews a pin only if no entry has ended it, so an ended pin never comes back (`RenewPin`).
@@ -42,7 +42,7 @@ from l0gc.watermark.compute import compute
 from l0gc.watermark.publication import refuse_if_set_back, require_seen
 
 _RENEWALS: Final = 3
-"""Renewals per lease: some may fail."""
+"""The number of renewals within a lease, since some may fail."""
 _log: Final = logging.getLogger(__name__)
 
 
@@ -53,14 +53,14 @@ class PinView(Outcome):
     Attributes:
         name: The pin.
         epoch: The epoch of its creation.
-        watermark: M does not pass it; null for a pin of L1 only, and until the pin has taken effect.
-        level_one: Whether it keeps only L1.
-        topic: The revision of the only topic that it is for; null for all.
+        watermark: The epoch that M does not pass; null for a pin of L1 only, and until the pin has taken effect.
+        level_one: Whether it keeps only L1 objects.
+        topic: The revision of the only topic to which it applies; null for all topics.
         in_effect: Whether it has taken effect. A pin whose command was killed has promised nothing; M does not move until
             it ends or is deleted.
         created_ms: When it was created, by the store's clock, in milliseconds since 1970.
         expires_ms: When it ends.
-        expires: The end as text.
+        expires: When it ends, as text.
         why: The given reason.
     """
 
@@ -107,8 +107,8 @@ def create_pin(
     """Create a pin and return it once it has taken effect; if that fails, delete it again.
 
     Args:
-        level_one: keep only L1, and let M move.
-        topic: the revision of the only topic that it is for.
+        level_one: keep only L1 objects, and let M move.
+        topic: the revision of the only topic to which it applies.
 
     Raises:
         UsageError, NotFoundError: see `CreatePin.check`.
@@ -138,7 +138,7 @@ def renewed(handles: Callable[[], ClusterHandles], name: str, revision: int, ttl
     """Renew a pin in a thread during a `with` block, and delete it at the end.
 
     Args:
-        handles: returns the cluster; raises `UsageError` once that is closed, and the pin then ends by its lease.
+        handles: returns the cluster; raises `UsageError` once the cluster is closed, and the pin then ends with its lease.
         ttl_ms: how long the pin lives after a renewal.
     """
     over, opened = threading.Event(), os.getpid()
@@ -169,7 +169,7 @@ def renewed(handles: Callable[[], ClusterHandles], name: str, revision: int, ttl
 def leased_for_reader(
     handles: Callable[[], ClusterHandles], what: str, topic: int = ALL_TOPICS, *, level_one: bool = False
 ) -> Iterator[Pin]:
-    """Create a pin with a new name for a `with` block, with the reason that `what` is read. Raises as `create_pin`."""
+    """Create a pin with a new name for a `with` block in which `what` is read. Raises the errors of `create_pin`."""
     cluster, ttl_ms, why = handles(), LEASE_S * 1000, f"{user_at_host()} reads {what}"[:200]
     pin = create_pin(cluster, f"read-{cluster.runtime.new_id()[:8]}", ttl_ms, level_one=level_one, why=why, topic=topic)
     with renewed(handles, pin.name, pin.revision, ttl_ms):
@@ -204,5 +204,5 @@ def _take_effect(cluster: ClusterHandles, pin: Pin) -> Pin:
 
 
 def reach(cluster: ClusterHandles, journals: Sequence[int], epoch: int) -> None:
-    """Advance the window of each journal to an epoch, so that what is dropped later is recorded with that or a later one."""
+    """Advance the window of each journal to an epoch, so that later drops are recorded with that epoch or a later one."""
     cluster.parallel.map(lambda j: cluster.journal(j).advance(epoch), journals)

@@ -1,7 +1,7 @@
-"""Describes a producer: its newest run at the controller, and what each journal would do with that run now.
+"""Describe a producer: its newest run at the controller, and how each journal would treat that run now.
 
-Read from the controller's log and the journals' own. To describe a producer bumps no epoch: that would fence the run that
-somebody is asking about. `begin_run` bumps one, and `run_ahead` only where the controller's log went back.
+The description comes from the controller's log and the journals' logs. It bumps no epoch, since that would fence the very
+run that it describes. `begin_run` bumps an epoch, and `run_ahead` does so only if the controller's log was set back.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from l0gc.streamlog.journal.handle import JournalHandle
 from l0gc.streamlog.journal.producers import ProducerState, is_ahead
 
 _RENEW_MS: Final = 24 * 3_600_000
-"""How old a run may become; it may begin at a new journal for a week, and its name is kept for two."""
+"""The age at which a run is renewed; it may begin at a new journal for one week, and its name is kept for two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,9 @@ class InputView:
 
 @dataclass(frozen=True, slots=True)
 class JournalView:
-    """A journal's record of the producer. `open` is whether it takes the newest run's next object, and `meaning` why."""
+    """A journal's record of the producer. `open` is whether it accepts the newest run's next object, and `meaning` is the
+    reason.
+    """
 
     journal: int
     epoch: int
@@ -49,19 +51,19 @@ class ProducerView(Outcome):
 
     Attributes:
         name: The producer.
-        producer_id: Its id, a random number. A name that was forgotten gets another one.
+        producer_id: Its id, a random number. A name that was forgotten gets a new id.
         epoch: The producer epoch of its newest run.
-        last_epoch: The epoch that this one was bumped from, -1 if a new run bumped it, as `upload` does.
+        last_epoch: The epoch before the bump; -1 if a new run bumped it, as in an `upload`.
         began_ms: When the newest run began.
-        last_used_ms: When it began, or when its last object landed in a journal that a topic uses.
+        last_used_ms: When its last object landed in a journal that a topic uses, or when its newest run began.
         expires_ms: When the controller forgets the name if no other run begins: 14 days after `began_ms`.
-        may_begin: Whether the newest run may begin in a journal without a record of the producer. It may for 7 days;
+        may_begin: Whether the newest run may begin in a journal without a record of the producer. It may do so for 7 days;
             another upload begins a new run.
-        unknown_journals: How many of the journals that topics use have no record of the producer: nothing of it landed
-            there, or it was longer ago than 21 days.
-        journals: The journals that have a record of it, each with `journal`, `epoch` and `next_sequence` (of the run
-            that landed last), `last_landed_ms`, `inputs` (the one that landed last first; `input`, `landed` records,
-            `last_landed_ms`), `open` (whether it takes the newest run's next object) and `meaning`.
+        unknown_journals: How many of the journals that topics use have no record of the producer: it has landed nothing
+            there, or nothing within 21 days.
+        journals: The journals that have a record of it, each with `journal`, `epoch` and `next_sequence` (of the run that
+            landed last), `last_landed_ms`, `inputs` (newest first, each with `input`, `landed` records and
+            `last_landed_ms`), `open` (whether it accepts the newest run's next object) and `meaning`.
         errors: Journals that cannot be read.
     """
 
@@ -101,13 +103,13 @@ class ProducerList(Outcome):
 
 
 def list_producers(cluster: ClusterHandles) -> ProducerList:
-    """Return every producer that the controller has on record."""
+    """Return every producer that the controller's log records."""
     producers = sorted(cluster.controller.snapshot().producers.items())
     return ProducerList([KnownProducer(name, p.producer_id, p.epoch, p.time_ms) for name, p in producers])
 
 
 def describe_producer(cluster: ClusterHandles, name: str) -> ProducerView:
-    """Return the producer as the logs have it now; `errors` names the logs that cannot be read.
+    """Describe the producer according to the current logs; `errors` names the logs that cannot be read.
 
     Raises:
         NotFoundError: no producer has that name, or it was forgotten.
@@ -147,25 +149,26 @@ def describe_producer(cluster: ClusterHandles, name: str) -> ProducerView:
 
 
 def begin_run(cluster: ClusterHandles, name: str, journals: Sequence[JournalHandle] = ()) -> Producer:
-    """Return a new run, which fences those before it, and those that only these journals know (see `run_ahead`)."""
+    """Return a new run, which fences all earlier ones, including those that only these journals have recorded (see
+    `run_ahead`).
+    """
     run = cluster.controller.init_producer(name)
     cluster.parallel.map(JournalHandle.catch_up, journals)
     return run_ahead(cluster, name, run, journals)
 
 
 def is_due(cluster: ClusterHandles, run: Producer) -> bool:
-    """Return whether a run that goes on should become the next one, as of the last look at the controller's log."""
+    """Return whether a continuing run should be renewed, as of the last look at the controller's log."""
     as_of_ms = cluster.controller.replica.as_of_ms
     return as_of_ms is not None and as_of_ms - run.time_ms > _RENEW_MS
 
 
 def run_ahead(cluster: ClusterHandles, name: str, run: Producer, journals: Sequence[JournalHandle]) -> Producer:
-    """Return the run, or a new one where these journals, as of their last replay, have seen a later run than the controller
-    has.
+    """Return the run, or a new one if these journals, as of their last replay, have seen a later run than the controller.
 
-    The controller's log has each run before any journal does. So a journal that is ahead of it shows that the log was
-    restored from an older copy (hazard 10), which has forgotten the later runs. Where another instance took over, its run is
-    in the controller's log, and this one stays as it is: the journals refuse it.
+    The controller's log records each run before any journal does. So a journal that is ahead of it shows that the log was
+    restored from an older copy (hazard 10), which has forgotten the later runs. If another instance took over, its run is
+    in the controller's log. Then this run is returned as it is, and the journals refuse it.
 
     Raises:
         EpochRegressionError: the log is too short to have issued an epoch that a journal has recorded; nothing was bumped.
@@ -178,11 +181,11 @@ def run_ahead(cluster: ClusterHandles, name: str, run: Producer, journals: Seque
 
 
 def _verdict(state: ProducerState, run: Producer) -> tuple[bool, str]:
-    """Return whether the journal takes the newest run's next object, and what that means."""
+    """Return whether the journal accepts the newest run's next object, and the reason."""
     if state.epoch < run.epoch:
         return True, f"open: the newest run begins at sequence 0, and fences epoch {state.epoch}"
     if state.epoch > run.epoch:
         return False, f"refuses epoch {run.epoch}, which is older; another upload bumps it"
     if state.run != run.run:
         return False, f"refuses the newest run: another one had epoch {run.epoch}, too; another upload bumps it"
-    return True, f"open: the newest run goes on at sequence {state.next_sequence}"
+    return True, f"open: the newest run continues at sequence {state.next_sequence}"

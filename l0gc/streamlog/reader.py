@@ -1,4 +1,4 @@
-"""Reads a topic, one partition after another: each record once and in order.
+"""Read a topic, one partition after another: each record once and in order.
 
 `offset_reader.py` finds the records, and follows objects that are replaced. Partitions share the blocks of L0 objects, and
 small ones have small L1 objects. So consecutive partitions are read together, as many as fit the memory: each block is
@@ -37,15 +37,15 @@ from l0gc.streamlog.topic_view import NEVER, TopicView, l0_bytes, look, topic_co
 from l0gc.streamlog.values.parse import parser_of
 
 WINDOW_BYTES: Final = 32 << 20
-"""The bytes of records that are held at once, roughly."""
+"""About how many bytes of records are held in memory at once."""
 ROWS: Final = 4096
-"""The most records of a slice, which become Python objects."""
+"""The most records of a slice; they become Python objects."""
 _MOST_BYTES: Final = 1 << 30
 """Partitions with more records than this are not read together: Arrow's offsets end at 2 GiB."""
 _EXPANSION: Final = 8
-"""Records take about this many times their stored bytes."""
+"""Records in memory take about this many times their stored bytes."""
 _PARTITION_BYTES: Final = 512
-"""The least that a partition takes, however few records it has."""
+"""The fewest bytes that a partition takes in memory, however few records it has."""
 _ALL: Final = Read()
 _NOTHING: Final = columns.scalar(b"")
 _NEWLINE: Final = columns.scalar(b"\n")
@@ -65,7 +65,7 @@ class RecordSlice(NamedTuple):
 
 
 class RecordLines(NamedTuple):
-    """Some consecutive records as lines, or each after its length, and their number."""
+    """Some consecutive records, as lines or each preceded by its length, and their number."""
 
     lines: bytes
     records: int
@@ -102,7 +102,9 @@ def read_record_lines(
     length_prefixed: bool = False,
     pin: Pin | None = None,
 ) -> Iterator[RecordLines]:
-    """The records of a topic as lines, or as an upload in format length-prefixed takes them. See `read_pieces`."""
+    """Yield the records of a topic as lines, or in the form that an upload in format length-prefixed accepts. See
+    `read_pieces`.
+    """
 
     def lines_of(piece: Piece) -> RecordLines:
         return RecordLines(framed(piece.batch.column("value"), length_prefixed=length_prefixed), piece.batch.num_rows)
@@ -120,7 +122,7 @@ def read_record_lines(
 
 
 def framed(values: pa.Array, *, length_prefixed: bool) -> bytes:
-    """Return some values, none of them null, as lines, or each after its length, without a Python object for each."""
+    """Return some values, none of them null, as lines or each preceded by its length, without a Python object for each."""
     if length_prefixed:
         sizes = columns.lengths(values).astype(f">u{LENGTH_BYTES}")
         lengths = pa.Array.from_buffers(pa.binary(LENGTH_BYTES), len(sizes), [None, pa.py_buffer(sizes)])
@@ -131,7 +133,7 @@ def framed(values: pa.Array, *, length_prefixed: bool) -> bytes:
 
 
 def schema_of(topic: Topic, names: Sequence[str] | None = None) -> pa.Schema:
-    """Return the columns of a topic's records, those of its value schema last; or only the given ones, in their order.
+    """Return the columns of a topic's records, those of its value schema last, or only the named ones, in the given order.
 
     Raises:
         UsageError: the topic has no such column.
@@ -150,8 +152,8 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a topic's records in batches with the columns of a schema from `schema_of`. See `read_pieces`.
 
-    Arrow's C++ code asks for each batch. A daemon thread in that code would abort the process as Python ends, so Python's
-    exit waits for the batch, and refuses the next one.
+    Arrow's C++ code asks for each batch. A daemon thread in that code would abort the process when Python ends, so
+    Python's exit waits for the current batch, and the next one is refused.
     """
     pieces = read_pieces(cluster, topic, options, names=schema.names, pin=pin)
     lock = threading.Lock()
@@ -191,15 +193,16 @@ def slices_of(pieces: Iterable[Piece], names: Sequence[str]) -> Iterator[RecordS
 def read_pieces(
     cluster: ClusterHandles, topic: Topic, options: Read = _ALL, *, names: Sequence[str], pin: Pin | None = None
 ) -> Iterator[Piece]:
-    """Yield a topic's records in order of partition and offset, up to where its journals ended at first; no piece is empty.
+    """Yield a topic's records in order of partition and offset, up to the ends of its journals at the beginning; no piece
+    is empty.
 
     Args:
         names: the requested columns of L1 besides the offset; an absent optional one is null.
-        pin: read as of this pin, whatever was deleted since.
+        pin: read as of this pin, including records that were deleted after it.
 
     Raises:
         CorruptObjectError: an object differs from the journal's record, or is missing while the journal still needs it.
-        NotFoundError: the topic has another id than the wanted one.
+        NotFoundError: the topic's id differs from the requested one.
         OffsetOutOfRangeError: the first offset is below a log start offset or above a next offset, or records were deleted
             before they could be read.
         PartitionClosedError: the topic was deleted.
@@ -217,7 +220,7 @@ def count_records(cluster: ClusterHandles, topic: Topic, options: Read = _ALL) -
 def journal_readers(
     cluster: ClusterHandles, topic: Topic, options: Read, pin: Pin | None = None
 ) -> list[JournalReader]:
-    """Look at each journal of a topic once, and return what reads the requested partitions that it keeps.
+    """Look at each journal of a topic once, and return a reader of the requested partitions that it keeps.
 
     Raises as `read_pieces`.
     """
@@ -248,7 +251,7 @@ def _at_time(view: TopicView, partitions: Rows, time_ms: int, *, is_end: bool) -
 
 
 def _given_starts(options: Read, partitions: Rows) -> Rows:
-    """Return the offset at which each partition was asked to begin; -1 if none was given."""
+    """Return the requested first offset of each partition; -1 if none was given."""
     if isinstance(options.start, dict):
         return np.fromiter((options.start.get(p, -1) for p in partitions.tolist()), np.int64, len(partitions))
     return np.full(len(partitions), -1 if options.start is None else options.start, np.int64)
@@ -258,8 +261,8 @@ class JournalReader:
     """Reads the requested partitions of a topic that one journal keeps, up to their present ends.
 
     Attributes:
-        partitions: the requested ones, also those without records.
-        starts, ends: the offset of each one's first record, and the offset after its last.
+        partitions: the requested partitions, including those without records.
+        starts, ends: the offset of each partition's first record, and the offset after its last record.
     """
 
     def __init__(
@@ -308,7 +311,7 @@ class JournalReader:
         return int((self._ranges["last"] + 1 - self._ranges["base"]).sum())
 
     def _costs_of(self, copy: TopicState) -> Rows:
-        """Return about how much memory each partition's records take."""
+        """Estimate how much memory each partition's records take."""
         partitions, starts, ends = self._ranges["partition"], self._ranges["base"], self._ranges["last"] + 1
         stored = l0_bytes(copy, partitions, starts, ends)
         if len(partitions):
@@ -328,7 +331,7 @@ class JournalReader:
             first = end
 
     def _read(self, first: int, end: int, names: Sequence[str]) -> Iterator[Piece]:
-        """Yield the records of some partitions: of one as a stream, of several once all are in memory."""
+        """Yield the records of some partitions: those of one as a stream, those of several once all are in memory."""
         if end - first == 1:
             yield from self._pieces(first, end, names)
             return
@@ -342,7 +345,9 @@ class JournalReader:
         yield from self._read(middle, end, names)
 
     def _held(self, first: int, end: int, names: Sequence[str]) -> list[Piece] | None:
-        """Return the records of some partitions; None if they are too many, or if one fails: then fewer are read at once."""
+        """Return the records of some partitions; None if there are too many, or if one fails; fewer are then read at
+        once.
+        """
         pieces, size = list[Piece](), 0
         with suppress(CorruptObjectError, OffsetOutOfRangeError, RecordsLostError):
             for piece in self._pieces(first, end, names):
@@ -371,7 +376,7 @@ class JournalReader:
 
     def _out_of_range(self, partition: int, offset: int, log_start: int) -> OffsetOutOfRangeError:
         return OffsetOutOfRangeError(
-            f"record {offset} of partition {self._topic.name}/{partition} was deleted; the first one that is there has "
+            f"record {offset} of partition {self._topic.name}/{partition} was deleted; the first record that is left has "
             f"offset {log_start}"
         )
 
@@ -383,6 +388,6 @@ def _in_order(pieces: Sequence[Piece]) -> Piece:
     if len(pieces) > 1:
         batch = pa.Table.from_batches([p.batch for p in pieces]).combine_chunks().to_batches()[0]
     if (partitions[1:] < partitions[:-1]).any():
-        order = np.argsort(partitions, kind="stable")  # the records of one partition come in the order of their offsets
+        order = np.argsort(partitions, kind="stable")  # the records of one partition already are in order of offset
         partitions, batch = partitions[order], batch.take(columns.numbers(order))
     return Piece(partitions, batch)

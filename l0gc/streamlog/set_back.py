@@ -2,11 +2,11 @@
 automatically.
 
 One entry in the older log accepts it as it is (`entries.SetBack`), at a fresh tick. Nothing lands below that tick from
-then on, so no new data is at or below M. Nothing stamped below it is listed any more, or counts as an orphan, since the
-lost part may have listed it. M stays. Extents of the older log at or below M are lifted first. Until they are in L1,
-nothing is deleted or published by M (`publication.check_set_back`).
+then on, so no new data is at or below M. L1 objects stamped below it can no longer be listed, but do not count as orphans,
+since the lost part may have listed them. M stays. Extents of the older log at or below M are lifted first. Until they are
+in L1, M is not published, and nothing is deleted by it (`publication.check_set_back`).
 
-The log's end then counts as above every earlier end, so the lost log is refused by name if it reappears.
+After that, the log's end counts as above every earlier end, so the lost log is refused by name if it reappears.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from l0gc.watermark.source import UnitSummary
 
 
 def set_back(cluster: ClusterHandles, journal: int) -> str:
-    """Return a sentence on how it shows that a journal was set back.
+    """Return a sentence that states why a journal counts as set back.
 
     Raises:
-        UsageError: it was not, or the journal does not exist, so there is nothing to accept.
+        UsageError: it was not set back, or does not exist, so there is nothing to accept.
         CorruptObjectError: it cannot be read.
         EpochRegressionError, ClusterMismatchError: see `refuse_if_behind`.
     """
@@ -50,7 +50,7 @@ def _looked_at(cluster: ClusterHandles, journal: int) -> tuple[PublishedWatermar
 
 
 def accept_set_back(cluster: ClusterHandles, journal: int) -> int:
-    """Accept a journal after it was set back; return the tick below which nothing lands there any more.
+    """Accept a journal that was set back; return the tick below which nothing lands there any more.
 
     If `published.json` is lost, its copy shows that the journal was set back. That loss is accepted separately and later,
     since no M is published while a journal is set back.
@@ -74,6 +74,6 @@ def accept_set_back(cluster: ClusterHandles, journal: int) -> int:
     handle.accept_set_back(epoch, times)
     ends = {unit.unit: (times, handle.replica.end)}
     new = msgspec.structs.replace(published, cluster_epoch=epoch, ends=ends)
-    with suppress(LostWatermarkError):  # the publication that accepts that loss has this end, too
-        publish(cluster.store, cluster.runtime, new, pins_as_of=published.pinned)  # M stays, whatever pins hold
+    with suppress(LostWatermarkError):  # the publication that accepts that loss includes this end
+        publish(cluster.store, cluster.runtime, new, pins_as_of=published.pinned)  # M stays, whatever the pins hold
     return epoch

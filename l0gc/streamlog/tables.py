@@ -1,6 +1,6 @@
-"""The cluster's own records of tables: which topic has one, and the pins that keep the objects of its snapshots.
-
-Nothing here needs PyIceberg. Status and the library read it, and `l0gc/integrations/iceberg/` syncs by it.
+"""The cluster's own records of tables: the topics that have one, and the pins that keep the objects of its snapshots.
+Nothing here needs PyIceberg. Status and the library read these records, and `l0gc/integrations/iceberg/` syncs tables by
+them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from l0gc.formatting import Outcome
 from l0gc.streamlog.controller.state import ControllerState, Pin, Topic, TopicTable
 
 PINS_FOR_EACH_LIFE: Final = 4
-"""A sync takes a new pin when the current snapshot's pin has a quarter of the age that snapshots reach."""
+"""A sync creates a new pin once the current snapshot's pin has a quarter of the age that snapshots reach."""
 UNSYNCED_MS: Final = 7 * 86_400_000
 """If a table is not synced, the pin of its snapshot ends this long after it should have been replaced."""
 _NOT_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
 
 
 def table_of(topic: Topic, catalog: str, table: str | None) -> TopicTable:
-    """Return the table that a topic is to have; by default with the topic's name, in the namespace `l0gc`.
+    """Return the table to create for a topic; by default it has the topic's name, in the namespace `l0gc`.
 
     Raises:
         UsageError: the name has no namespace, or an empty part.
@@ -34,7 +34,7 @@ def table_of(topic: Topic, catalog: str, table: str | None) -> TopicTable:
 
 
 def due_ms(pin: Pin) -> int:
-    """Return when a sync should have replaced this pin; see `iceberg/plan.py`, `pin_ms` and `is_fresh`."""
+    """Return the time by which a sync should have replaced this pin; see `iceberg/plan.py`, `pin_ms` and `is_fresh`."""
     return pin.created_ms + max(0, pin.end_ms - pin.created_ms - UNSYNCED_MS) // (PINS_FOR_EACH_LIFE + 1)
 
 
@@ -48,7 +48,7 @@ class TableView(Outcome):
         catalog: The catalog, by its name in PyIceberg's configuration.
         table: The table's name there.
         pinned_ms: When the newest pin of its snapshots was created: when a sync last ran, or up to a quarter of
-            `--keep-snapshots` before. -1 if nothing keeps what its snapshots name.
+            `--keep-snapshots` before. -1 if no pin keeps the objects that its snapshots name.
         expires_ms: When that pin ends, unless a sync follows.
     """
 
@@ -85,11 +85,11 @@ class TableSynced(Outcome):
     """The result of a sync of one table.
 
     Attributes:
-        snapshot_id: the table's current snapshot afterwards; -1 without one.
-        added, removed: L1 objects that the new snapshot names more, or less, than the one before.
-        files: how many it names.
-        expired: snapshots that ended.
-        metadata_deleted: metadata files that nothing names any more, and that were deleted.
+        snapshot_id: the table's current snapshot afterwards; -1 if there is none.
+        added, removed: how many L1 objects the new snapshot added, and how many it no longer names.
+        files: how many L1 objects the new snapshot names.
+        expired: how many snapshots ended.
+        metadata_deleted: how many metadata files were deleted, because nothing named them any more.
         committed: whether anything was committed to the catalog.
     """
 
@@ -109,12 +109,12 @@ class TableSyncResult(Outcome):
     """The result of a sync of each table, and the tables that could not be synced.
 
     Attributes:
-        tables: What was done with each table: `snapshot_id`, its newest snapshot, -1 without one; `added` and
-            `removed`, the L1 objects that it names more, or less, than the one before; `files`, how many it names;
-            `expired`, snapshots that ended; `metadata_deleted`, metadata files that nothing names any more, and that
-            were deleted; `committed`, whether anything was committed.
-        warnings: Which tables stay as they are, since their topics were deleted, and what ends that.
-        errors: Which tables were not synced, and why.
+        tables: The result for each table: `snapshot_id`, its newest snapshot, or -1; `added` and `removed`, how many L1
+            objects that snapshot added, and how many it no longer names; `files`, how many it names; `expired`, how many
+            snapshots ended; `metadata_deleted`, how many metadata files were deleted, because nothing named them any more;
+            `committed`, whether anything was committed.
+        warnings: The tables that stay as they are, because their topics were deleted, each with the remedy.
+        errors: The tables that were not synced, and why.
     """
 
     tables: list[TableSynced] = field(default_factory=list)
@@ -127,7 +127,7 @@ class TableSyncResult(Outcome):
 
     @property
     def problem(self) -> L0gcError | None:
-        """Return the problem; for a single table it is the error itself."""
+        """Return the problem; for a single table, it is the error itself."""
         if len(self.failures) == 1 and not self.tables:
             return self.failures[0]
         if any(e.exit_code == SafetyError.exit_code for e in self.failures):

@@ -1,7 +1,8 @@
-"""Shows a topic's partitions in one journal: their offsets, their L1 objects, and the first offset of a time.
+"""View a topic's partitions in one journal: their offsets, their L1 objects, and the first offset at or after a time.
 
 A view does not change: it shows the journal at the time of its creation. An object that it names may have been replaced
-since; if it is not found, the caller creates another view. `topic_copy` is the same without a request.
+since then; if it is not found, the caller creates another view. `topic_copy` returns the underlying state without a
+request.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ _AtHole = Literal["begin", "end", "skip"]
 NEVER: Final = 1 << 62
 """A time that no record has."""
 _LOOKS: Final = 5
-"""How often a journal is read again because something that it named was gone."""
+"""How many views of a journal are tried before an object that it names counts as missing."""
 
 
 def topic_copy(journal: JournalHandle, topic: Topic) -> TopicState:
-    """Return a topic's state in a journal when that last caught up, as a copy that does not change.
+    """Return a copy, which does not change, of a topic's state in a journal as of the journal's last replay.
 
     Raises:
         PartitionClosedError: the topic was deleted.
@@ -54,12 +55,11 @@ def deleted(topic: Topic) -> PartitionClosedError:
 def objects_within(
     objects: Sequence[UnreconciledObject], partitions: Rows, starts: Rows, ends: Rows
 ) -> Iterator[UnreconciledObject]:
-    """Yield those of the objects with records of some partitions, and of their extents those that are wanted, cut to what is
-    wanted of them.
+    """Yield the objects that have requested records, each with only the extents that have them, cut to these records.
 
     Args:
         objects: L0 objects, or shared ones, in the order of each partition's offsets.
-        starts: for each partition its first offset that is wanted, and in `ends` the one after its last.
+        starts, ends: for each partition, the first requested offset, and the offset after the last one.
     """
     for o in objects if len(partitions) else ():
         at, is_there = indices_in(partitions, o.extents["partition"])
@@ -74,7 +74,7 @@ def objects_within(
 
 
 def l0_bytes(state: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
-    """Return about how many bytes of L0 the records of each partition take; see `objects_within`."""
+    """Estimate how many bytes of L0 the records of each partition take; see `objects_within`."""
     totals = np.zeros(len(partitions))
     for o in objects_within(state.objects, partitions, starts, ends):
         extents = o.extents
@@ -90,7 +90,7 @@ class TopicView:
 
     Attributes:
         next, log_start, reconciled: a row for each partition of the range.
-        end: the last entry of the journal that it shows, or an earlier one.
+        end: the place of the last entry that the view includes, or of an earlier one.
 
     Raises:
         PartitionClosedError: the topic was deleted.
@@ -115,29 +115,30 @@ class TopicView:
         return from_first[: np.searchsorted(from_first["partition"], self.range.end)]
 
     def is_shared(self, rows: Rows) -> Rows:
-        """Return which of these rows are of shared objects."""
+        """Return which of these rows belong to shared objects."""
         names = {o.name for o in self._known.shared}
         return np.fromiter((bytes(name) in names for name in rows["name"]) if names else [False] * len(rows), bool)
 
     def l0_bytes(self, starts: Rows, ends: Rows) -> Rows:
-        """Return about how many bytes of L0 these ranges take; there is one for each partition of the view."""
+        """Estimate how many bytes of L0 these ranges take, one range for each partition of the view."""
         return l0_bytes(self._known, self.partitions, starts, ends)
 
     def at_time(
         self, timestamp_ms: int | Rows, unreadable: dict[int, L0gcError] | None = None, *, after_hole: bool = False
     ) -> Rows:
-        """Return for each partition the first record of this time or later, otherwise the next offset.
+        """Return, for each partition, the offset of the first record at or after this time, or the next offset if there is
+        none.
 
-        If that record was given up, only its hole is known: the result is the hole's first offset.
+        If that record was given up, only its hole is known, and the result is the hole's first offset.
 
         Args:
-            timestamp_ms: the time for all partitions, or for each; `NEVER` for a partition that is not asked about.
+            timestamp_ms: the time for all partitions, or for each; `NEVER` for a partition that is not requested.
             after_hole: return the offset after such a hole if older records were given up with it, for an end.
-            unreadable: gets the partitions of which an object of L1 cannot be read, for which the answer is where they
-                begin. Without it, that is raised.
+            unreadable: gets the errors of partitions with an L1 object that cannot be read; their result is the log start
+                offset. If it is None, the error is raised.
         """
         offsets, times = self.next.copy(), np.broadcast_to(timestamp_ms, self.range.count)
-        for o in reversed(self._known.objects):  # the log's time never goes back, so the oldest of them comes last
+        for o in reversed(self._known.objects):  # the log's time never goes back, so the oldest one comes last
             if o.time_ms < times.min():
                 break
             at = o.extents["partition"] - self.range.first
@@ -152,9 +153,8 @@ class TopicView:
         return np.maximum(offsets, self.log_start)
 
     def times_of(self, offsets: Rows) -> Rows:
-        """Return when the first record from each partition's offset on landed, by the log's time.
-
-        The result is `NEVER` without a record. Raises as `at_time`.
+        """Return the log's time at which the first record at or after each partition's offset landed. The result is
+        `NEVER` if there is no such record. Raises as `at_time`.
         """
         times = np.full(self.range.count, NEVER)
         for o in reversed(self._known.objects):
@@ -176,17 +176,17 @@ class TopicView:
         holes: _AtHole,
         unreadable: dict[int, L0gcError] | None = None,
     ) -> dict[int, tuple[int, int]]:
-        """Return for each searched partition, by its index in the view, the first record in L1 from its start on that is not
-        older than its time, and the record's own time. A shared object is read once for all of its partitions.
+        """Return, for each searched partition, by its index in the view, the first record in L1 from its start on that is
+        not older than its time, and the record's own time. A shared object is read once for all of its partitions.
 
         Args:
-            holes: what stands for a hole with such a record: its beginning, or its end if it has older records, too.
+            holes: the result for a hole with such a record: its beginning, or its end if it has older records, too.
         """
         rows = self.listed()
         at = rows["partition"] - self.range.first
         may = is_searched[at] & (rows["last"] >= starts[at]) & (rows["max_timestamp"] >= times[at])
         may &= ~is_hole(rows) | (holes != "skip")
-        rows = rows[may][distinct_at(at[may])[1]]  # a record's time is never before that of the one before it
+        rows = rows[may][distinct_at(at[may])[1]]  # times never decrease within a partition
         numbers = {o.name: number for number, o in enumerate(self._known.shared)}
         of_rows = np.array([numbers.get(bytes(name), -1) for name in rows["name"]], np.int64)
         firsts: dict[int, tuple[int, int]] = {}
@@ -246,11 +246,11 @@ def look(
     ask: Callable[[TopicView], Found],
     seen: TopicView | None = None,
 ) -> Found:
-    """Return the answer of `ask` about a view of a topic's partitions in one journal. If something that the journal named
-    was replaced, ask another view.
+    """Return the result of `ask` for a view of a topic's partitions in one journal. If an object that the journal named is
+    gone, try again with another view.
 
     Args:
-        seen: an earlier view, which is asked first.
+        seen: an earlier view, which is tried first.
 
     Raises:
         CorruptObjectError: an object that the journal needs is missing.

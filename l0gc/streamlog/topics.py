@@ -33,7 +33,7 @@ _INFERRED_FROM: Final = 16
 
 
 class UnknownTopic(msgspec.Struct, frozen=True):
-    """A topic that a journal held and the controller did not have."""
+    """A topic that a journal had and the controller did not."""
 
     journal: int
     revision: int
@@ -41,21 +41,21 @@ class UnknownTopic(msgspec.Struct, frozen=True):
 
 
 class CreatedTopic(Topic, frozen=True, array_like=False):
-    """A topic that was created now, or existed.
+    """A topic that was just created, or already existed.
 
     Attributes:
-        created: Whether it was created now.
+        created: Whether this call created it.
     """
 
     created: bool = False
 
 
 class AlteredTopic(Topic, frozen=True, array_like=False):
-    """A topic as it is now.
+    """A topic with its current settings.
 
     Attributes:
-        altered: Whether that was changed now.
-        changes: What this did to the columns of its value schema, in words: `adds id (long)`.
+        altered: Whether this call changed it.
+        changes: The changes to the columns of its value schema, in words: `adds id (long)`.
     """
 
     altered: bool = False
@@ -67,9 +67,9 @@ class Alteration:
     """The effect of new settings of a topic, or of the cluster, for a caller to confirm.
 
     Attributes:
-        losses: How many records the next expiry would delete, the most first.
-        uncounted: Why that is unknown for some journals or partitions.
-        changes: What it does to the columns of the value schema, in words: `drops id (long)`.
+        losses: How many records the next expiry would delete, largest losses first.
+        uncounted: Why the losses are unknown for some journals or partitions.
+        changes: The changes to the columns of the value schema, in words: `drops id (long)`.
         loses_columns: Whether a column is dropped or replaced.
         state: The controller's state to which all of this applies.
     """
@@ -82,7 +82,7 @@ class Alteration:
 
 
 class AlteredDefaults(msgspec.Struct, Outcome, frozen=True):
-    """The retention of topics without their own, -1 for unlimited, and whether it was changed."""
+    """The retention of topics without their own settings, -1 for unlimited, and whether it was changed."""
 
     retention_ms: int
     retention_bytes: int
@@ -122,17 +122,17 @@ class TopicList(list[Topic], Outcome):
 
 
 class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
-    """The cluster epoch now, and the topics that were `closed`; None if that was not requested.
+    """The current cluster epoch, and the topics that were `closed`; None if closing was not requested.
 
     Attributes:
-        epoch: The cluster epoch now, never from a cache.
+        epoch: The current cluster epoch, never from a cache.
     """
 
     epoch: int
     closed: list[UnknownTopic] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields, without `closed` if that was not requested."""
+        """Return the fields, without `closed` if closing was not requested."""
         fields = super().to_json()
         return fields if self.closed is not None else {"epoch": fields["epoch"]}
 
@@ -140,7 +140,7 @@ class AdvancedEpoch(msgspec.Struct, Outcome, frozen=True):
 def planned_alteration(
     cluster: ClusterHandles, name: str | None, retention: RetentionSettings, columns: Sequence[ValueColumn] = ()
 ) -> Alteration:
-    """Return the effect that new settings would have on a topic, or on all topics without their own (`name` None).
+    """Return the effect of new settings on a topic, or, if `name` is None, on all topics without their own.
 
     Raises:
         The errors of `expire`.
@@ -159,7 +159,7 @@ def planned_alteration(
 
 @dataclass(frozen=True, slots=True)
 class PartitionOffsets:
-    """The offsets of a partition. `last_reconciled_offset` is -1 before anything was reconciled or deleted."""
+    """The offsets of a partition. `last_reconciled_offset` is -1 until a record is reconciled or deleted."""
 
     partition: int
     journal: int
@@ -175,22 +175,22 @@ class TopicDescription(msgspec.Struct, Outcome, frozen=True, kw_only=True):
 
     Attributes:
         topic_id: A random id, which no other topic ever has.
-        value_schema: The columns that its values have in L1, as Iceberg's JSON has a schema, with their field ids and the
-            schema's number in `schema-id`; null without any.
-        effective_retention_ms: What holds for it, with the cluster's default filled in.
+        value_schema: The columns of its values in L1, as a schema in Iceberg's JSON form, with their field ids and the
+            schema's number in `schema-id`; null if there are none.
+        effective_retention_ms: The retention in effect, with the cluster's default filled in.
         effective_retention_bytes: The same for bytes.
         records: How many records it has.
         unreconciled_records: How many of them are not in L1.
-        l1_objects: Its L1 objects.
-        l1_bytes: Their size.
-        dead_bytes: What of it is in [shared objects](format.md#shared-l1-objects), for partitions that no longer list it.
-        holes: Ranges of records that were given up.
-        lost_records: How many records those were; they count in `records`.
-        outdated_records: Records in L1 without the columns of the newest value schema, which merge brings to it. Those in
-            shared objects get typed columns when they are drained.
-        outdated_bytes: How much of L1 that is.
-        misfits: Records that did not fit the value schema when they were lifted, including deleted ones. `value_error` is
-            not null in them.
+        l1_objects: How many L1 objects it has.
+        l1_bytes: The size of its L1 objects.
+        dead_bytes: The part of `l1_bytes` in [shared objects](format.md#shared-l1-objects) that partitions no longer list.
+        holes: How many ranges of records were given up.
+        lost_records: How many records these ranges have; `records` includes them.
+        outdated_records: How many records in L1 lack the columns of the newest value schema; a merge adds these. Records
+            in shared objects get typed columns when they are drained.
+        outdated_bytes: How many bytes of L1 these records take.
+        misfits: How many records did not fit the value schema when they were lifted, including deleted ones. Their
+            `value_error` is not null.
         offsets: The first partitions, or the requested one: `partition`, `journal`, `log_start_offset`,
             `last_reconciled_offset` (-1 for none), `next_offset`, `l1_objects` (it may share them) and `l1_bytes`.
         partition_ranges: Ranges of consecutive partitions: the `journal`, the `first` partition and their `count`.
@@ -226,7 +226,7 @@ def describe_topic(
     """Return the totals of a topic, according to its journals now.
 
     Args:
-        partition: the offsets of this one alone; by default those of the first `limit` partitions.
+        partition: return the offsets of this partition alone; by default those of the first `limit` partitions.
 
     Raises:
         NotFoundError: the topic does not exist.
@@ -261,7 +261,7 @@ def describe_topic(
     kept, totals = state.retention(topic), msgspec.structs.asdict(TopicTotals(*sums))
     schema = None if topic.value_schema is None else topic.value_schema.to_json()
     return TopicDescription(
-        # all its partitions, not only those with records
+        # `settings` has the number of all partitions, `totals` of those with records
         **totals | settings | {"value_schema": schema},
         effective_retention_ms=kept.ms,
         effective_retention_bytes=kept.bytes,
@@ -287,7 +287,7 @@ def _offsets(state: TopicState, rows: Rows, journal: int, partition: int) -> Par
 
 
 class InferredSchema(msgspec.Struct, Outcome, frozen=True):
-    """A value schema that fits the records that were read, as Iceberg's JSON, which `--value-schema` accepts.
+    """A value schema that fits the records that were read, in Iceberg's JSON form, which `--value-schema` accepts.
 
     Attributes:
         type: `struct`.
@@ -301,10 +301,10 @@ class InferredSchema(msgspec.Struct, Outcome, frozen=True):
 
 
 def infer_schema(cluster: ClusterHandles, name: str, records: int) -> InferredSchema:
-    """Return a value schema from the first records of some partitions, up to a limit.
+    """Infer a value schema from the first records of some partitions, about `records` in total.
 
     Raises:
-        NotFoundError: the topic does not exist, or none of the records has a field that can become a column.
+        NotFoundError: the topic does not exist, or no record has a field that can become a column.
     """
     from l0gc.streamlog.reader import read_topic
 
@@ -315,19 +315,19 @@ def infer_schema(cluster: ClusterHandles, name: str, records: int) -> InferredSc
     columns, left_out = inferred(r.value for r in chain.from_iterable(read))
     if not columns:
         raise NotFoundError(
-            f"topic {name!r} has no records that are JSON objects with fields to make columns of; upload some first, or "
+            f"topic {name!r} has no records that are JSON objects with fields for columns; upload some first, or "
             "write a JSON Schema"
         )
     return InferredSchema(fields_json(evolved(None, columns).columns), left_out)
 
 
 def delete_topic(cluster: ClusterHandles, name: str, revision: int | None = None) -> tuple[Topic, list[LogFailure]]:
-    """Delete the topic and close it in its journals; return those in which that failed, where housekeeping tries
-    again.
+    """Delete the topic and close it in its journals; return the topic and the journals in which closing failed, which
+    housekeeping tries again.
 
     Raises:
         NotFoundError: it does not exist, or not with this revision.
-        EpochRegressionError: what is published is above the cluster epoch.
+        EpochRegressionError: a published epoch is above the cluster epoch.
     """
     refuse_if_set_back(cluster)
     topic = cluster.controller.delete_topic(name, revision)
@@ -343,17 +343,16 @@ def delete_topic(cluster: ClusterHandles, name: str, revision: int | None = None
 
 
 def close_unknown_topics(cluster: ClusterHandles) -> list[tuple[int, int, str]]:
-    """Close topics that journals hold and the controller does not have, and give up their records.
+    """Close topics that journals have and the controller does not, and give up their records.
 
     Only a controller log that was restored from a backup leaves such topics behind: they were created after the backup.
-    Until they are closed, no M is computed. This is for an operator who has decided that the newer log is permanently
-    lost.
+    Until they are closed, no M is computed. Only an operator can decide that the newer log is permanently lost.
 
     Returns:
         The journal, revision and id of each topic that was closed.
 
     Raises:
-        EpochRegressionError: the cluster epoch is not above everything published; advance it first.
+        EpochRegressionError: the cluster epoch is not above every published epoch; advance it first.
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()

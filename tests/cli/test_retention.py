@@ -46,7 +46,7 @@ def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> N
     assert printed("read", "events", "--partition", "0").startswith(b"0:2\n0:3\n")
     ended = ended_here("read", "events", "--partition", "0", "--from", "1")
     assert ended.code == 5
-    assert "the first one that is there has offset 2" in ended.stderr
+    assert "the first record that is left has offset 2" in ended.stderr
     with pytest.raises(OffsetOutOfRangeError, match="its next one will have offset 8"):
         l0gc("delete-records", "events", "--partition", "0", "--before-offset", "9")
     l0gc("topic", "alter", "events", "--retention-bytes", "0", "--yes")

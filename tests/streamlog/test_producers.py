@@ -58,7 +58,7 @@ def test_a_run_is_shown_as_the_journals_have_it() -> None:
             last_landed_ms=START_MS + 2000,
             inputs=[InputView("day-1", 4, START_MS + 2000), InputView("day-2", 2, START_MS + 1000)],
             open=True,
-            meaning="open: the newest run goes on at sequence 3",
+            meaning="open: the newest run continues at sequence 3",
         )
     ]
 
@@ -79,7 +79,7 @@ def test_what_it_says_a_journal_takes_next_is_what_it_takes() -> None:
 
     v = describe_producer(another_process(cluster), "job")
     assert [(j.journal, j.open, j.meaning) for j in v.journals] == [
-        (0, True, "open: the newest run goes on at sequence 1"),
+        (0, True, "open: the newest run continues at sequence 1"),
         (1, True, "open: the newest run begins at sequence 0, and fences epoch 0"),
         (2, False, "refuses epoch 1, which is older; another upload bumps it"),
         (4, False, "refuses the newest run: another one had epoch 1, too; another upload bumps it"),

@@ -1,1 +1,1 @@
-"""Typed columns of values: which schemas there are, what fits, how values become columns, and rows values."""
+"""Typed columns of values: the schemas, what fits them, and how values become columns, and rows become values."""

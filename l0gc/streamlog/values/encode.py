@@ -1,8 +1,9 @@
-"""Turns rows with a topic's typed columns into values: JSON objects that give back the same columns (pure).
+"""Turn rows with a topic's typed columns into values: JSON objects that parse into the same columns (pure).
 
-Nothing is lost: a column is taken only if its type holds the same kind of value, and each of its values is one of the
+Nothing is lost: a column is accepted only if its type holds the same kind of value, and each of its values fits the
 schema's type. NaN and infinity, which JSON does not have, are refused with the column's name, and so is a time with a
-fraction of a microsecond. Numbers and decimals keep their digits, times their microseconds. A null field is left out.
+fraction of a microsecond. Numbers and decimals keep their digits, and times keep their microseconds. Null fields are
+omitted.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _REALS: Final = frozenset({"float", "double"})
 
 
 def values_of(batch: pa.RecordBatch, schema: ValueSchema, name: str) -> list[bytes]:
-    """Return the value of each row. Columns that the schema does not have are left out.
+    """Return the value of each row. Columns that the schema does not have are omitted.
 
     Args:
-        name: what the rows are, for errors.
+        name: the name of the rows in errors.
 
     Raises:
         UsageError: a column does not fit the schema without a loss.
@@ -40,7 +41,7 @@ def values_of(batch: pa.RecordBatch, schema: ValueSchema, name: str) -> list[byt
 
 
 def _exact(given: pa.Array, c: ValueColumn, where: str) -> pa.Array:
-    """Return a column as the schema's type has it, with the names that its fields have in values."""
+    """Return a column in the schema's type, with the names that its fields have in values."""
     kind = given.type
     if kinds.is_dictionary(kind):
         given = pa.DictionaryArray.from_arrays(given.indices, _plain(given.dictionary))
@@ -62,7 +63,7 @@ def _exact(given: pa.Array, c: ValueColumn, where: str) -> pa.Array:
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), inner, mask=mask)
     if c.type in _REALS and kinds.is_floating(kind):
         _check_finite(given, c, where)
-        return given  # unchanged: the column holds the same number, rounded if it is a float
+        return given  # unchanged: the column will hold the same number, rounded if it is a float
     try:
         return given.cast(type_of(c))
     except pa.ArrowException as e:
@@ -71,7 +72,7 @@ def _exact(given: pa.Array, c: ValueColumn, where: str) -> pa.Array:
 
 
 def _plain(texts: pa.Array) -> pa.Array:
-    """Return Polars' texts as Arrow's functions take them."""
+    """Return Polars' strings in the type that Arrow's functions accept."""
     return texts.cast(pa.string()) if kinds.is_string_view(texts.type) else texts
 
 
@@ -106,7 +107,9 @@ _KINDS: Final[Mapping[str, Callable[[pa.DataType], bool]]] = {
     "list": lambda k: kinds.is_list(k) or kinds.is_large_list(k) or kinds.is_fixed_size_list(k),
     "struct": kinds.is_struct,
 }
-"""Whether a type of Arrow holds values of the same kind as a column; a decimal takes decimals and integers."""
+"""For each type of a column, whether an Arrow type holds values of the same kind; a decimal accepts decimals and
+integers.
+"""
 
 
 def _is_kind(kind: pa.DataType, c: ValueColumn) -> bool:

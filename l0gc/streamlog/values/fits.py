@@ -1,12 +1,13 @@
-"""Decides what of a value fits a schema's columns, one value at a time (pure): the only definition of what fits.
+"""Decide which fields of a value fit a schema's columns, one value at a time (pure). This is the only definition of
+fitting.
 
-A value is a JSON object in UTF-8, nested at most `MAX_NESTING` deep; of a field that occurs twice, the last one counts.
-Nothing is coerced. A field that does not fit is null, alone, and its path and the reason are reported; what contains it
-keeps everything else. `parse.py` parses whole batches faster, and is trusted only if it can give nothing else.
+A value is a JSON object in UTF-8, nested at most `MAX_NESTING` deep; if a field occurs twice, the last one counts. Nothing
+is coerced. Only a field that does not fit becomes null, and its path and the reason are reported; the value that contains
+it keeps all other fields. `parse.py` parses whole batches faster, and is trusted only if its result cannot differ.
 
-Integers have neither a fraction nor an exponent. A double is the number next to the text, and a float is that double,
-rounded. Decimals are numbers or strings, without rounding. Times are RFC 3339, cut to microseconds; a `timestamptz` has an
-offset, a `timestamp` has none, and both lie in the years 1 to 9999 of UTC.
+Integers have neither a fraction nor an exponent. A double is the one nearest to the text, and a float is that double,
+rounded. Decimals come from numbers or strings, and are not rounded. Times are RFC 3339, cut to microseconds; a
+`timestamptz` has an offset, a `timestamp` has none, and both lie in the years 1 to 9999 of UTC.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from l0gc.streamlog.controller.value_schema import ValueColumn
 
 MAX_NESTING: Final = 200
-"""A value that is nested more deeply fits no schema; parsers take stack for each level."""
+"""A value that is nested more deeply fits no schema, since parsers need stack for each level."""
 MAX_ERROR: Final = 200
 FLOAT_MAX: Final = (2 - 2**-23) * 2.0**127
 _BOUNDS: Final = {"int": 2**31, "long": 2**63}
@@ -49,22 +50,22 @@ class Misfit(ValueError):
 
 
 class Fitted(NamedTuple):
-    """The fields of a value that fit, by name, and why others do not; "" if all do."""
+    """The fields of a value that fit, by name, and why others do not fit; "" if all fit."""
 
     fields: dict[str, Any]
     error: str
 
 
 _Where = tuple[Any, str]
-"""The path of a value: the path of what contains it, and the rest."""
+"""The path of a value: the path of the value that contains it, and the last part."""
 _Misfits = list[tuple[_Where, str]]
 _Reader = Callable[[bytes, _Where, _Misfits], Any]
-"""Returns the value of a JSON text in its column's type. Raises `Misfit`, or adds those of what it contains."""
+"""Returns the value of a JSON text in its column's type. Raises `Misfit`, or adds the misfits of nested values."""
 _TOP: Final[_Where] = (None, "$")
 
 
 def fitter(columns: Iterable[ValueColumn]) -> Callable[[bytes], Fitted]:
-    """Return the function that fits a value into these columns."""
+    """Return a function that fits a value into these columns."""
     top = ValueColumn(0, "", "struct", tuple(columns))
     read = _reader(top)
 
@@ -85,7 +86,7 @@ def fitter(columns: Iterable[ValueColumn]) -> Callable[[bytes], Fitted]:
 
 
 def time_of(text: str) -> datetime.datetime:
-    """Return a time of RFC 3339, cut to microseconds; without an offset it has no zone, with one it is in UTC.
+    """Parse a time of RFC 3339, cut to microseconds. If it has an offset, the result is in UTC; if not, it has no zone.
 
     Raises `Misfit`.
     """
@@ -111,7 +112,7 @@ def time_of(text: str) -> datetime.datetime:
 
 
 def date_of(text: str) -> datetime.date:
-    """Return a day of RFC 3339. Raises `Misfit`."""
+    """Parse a day of RFC 3339. Raises `Misfit`."""
     match = _DATE.fullmatch(text)
     if match is None:
         raise Misfit("a string that is not a day like 2024-01-31")
@@ -130,7 +131,7 @@ def _kind(text: bytes) -> str:
 
 
 def _reader(c: ValueColumn) -> _Reader:
-    """Return the function that reads a column's values."""
+    """Return a function that reads a column's values."""
     if c.type == "struct":
         return _struct(c.children)
     if c.type == "list":
@@ -278,7 +279,7 @@ _SIMPLE: Final[dict[str, Callable[[bytes], Any]]] = {
 
 
 def _depth(value: bytes) -> int:
-    """Return how deeply a value is nested; 0 if it cannot be more than `MAX_NESTING`."""
+    """Return how deeply a value is nested; 0 if it certainly has at most `MAX_NESTING` levels."""
     if value.count(b"[") + value.count(b"{") <= MAX_NESTING:
         return 0
     deepest = depth = 0

@@ -1,4 +1,4 @@
-"""Proposes a value schema from records, and names each field that cannot become a column (pure)."""
+"""Propose a value schema from records, and name each field that cannot become a column (pure)."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class LeftOut(msgspec.Struct, frozen=True):
 
 
 def inferred(values: Iterable[bytes]) -> tuple[tuple[ValueColumn, ...], list[LeftOut]]:
-    """Return the columns that the values, JSON objects, have in common, and the fields that get none.
+    """Return the columns that fit the values, which are JSON objects, and the fields that get no column.
 
-    A field that is always null is a string. Values that are not objects are passed over.
+    A field that is always null becomes a string. Values that are not objects are ignored.
     """
     column = ValueColumn(0, "", _UNKNOWN)
     for value in values:
@@ -70,7 +70,7 @@ def _shape(name: str, value: Any, depth: int) -> ValueColumn:
 
 
 def _integer_type(value: int) -> str:
-    """Return a type that holds an integer as it is: a double would round an id above 2^53."""
+    """Return a type that holds an integer exactly: a double would round an id above 2^53."""
     if -(2**63) <= value < 2**63:
         return "long"
     return "decimal(20, 0)" if abs(value) < 10**20 else "decimal(38, 0)" if abs(value) < 10**38 else _MIXED

@@ -1,11 +1,12 @@
-"""Parses values into typed columns, by a topic's value schema (pure).
+"""Parse values into typed columns, by a topic's value schema (pure).
 
 A record's columns depend only on its own bytes and the schema, never on its neighbours. `fits` defines what fits. pyarrow
-parses whole batches at its own speed, and is trusted only if it can give nothing else. So each value must begin with `{`
-and end with `}`, and there must be as many rows as values. All of it must be UTF-8, and nothing nested too deeply for a
-parser's stack. No number may be `NaN` or out of its type's range, and times and days must have one common form. A batch with
-which pyarrow is not trusted is parsed again without the values that msgspec finds not to fit, in pieces. What pyarrow is not
-trusted with then is fitted value by value. So msgspec's opinion changes how fast values are parsed, and nothing else.
+parses whole batches, which is faster, and is trusted only if its result cannot differ from that of `fits`. So each value
+must begin with `{` and end with `}`, and there must be as many rows as values. All bytes must be UTF-8, and no value may
+be nested too deeply for a parser's stack. No number may be `NaN` or out of its type's range, and all times and days must
+have the same form. If pyarrow is not trusted with a batch, the batch is parsed again in pieces, without the values that
+msgspec finds not to fit. Pieces with which pyarrow is still not trusted are fitted value by value. So msgspec's findings
+affect only the speed.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from l0gc.streamlog.values.fits import FLOAT_MAX, MAX_NESTING, fitter
 
 BATCH_ROWS: Final = 65_536
 BATCH_BYTES: Final = 32 << 20
-"""The number of values, and their bytes, that are parsed at once."""
+"""The most values, and the most bytes of them, that are parsed at once."""
 PIECE_ROWS: Final = 256
-"""The number of values that are parsed again together after their batch was not trusted."""
+"""How many values are parsed again together if pyarrow is not trusted with their batch."""
 _ID: Final = b"PARQUET:field_id"
 _OPENS: Final = ord("{")
 _NOTHING: Final = columns.scalar("")
@@ -43,7 +44,7 @@ _BIT: Final = 0x20
 """With this bit, `[` is `{`, and no other byte is."""
 _NON_FINITE: Final = r"[:,\[\s]-?(?:NaN|Inf)"
 _EXPONENT: Final = r"[0-9.][eE][+-]?[0-9]{3}"
-"""pyarrow ends the process for a decimal with a large negative exponent."""
+"""A long exponent: pyarrow ends the process for a decimal with a large negative one."""
 _DAY: Final = r"^(?:[1-9]\d{3}|0[1-9]\d\d|00[1-9]\d|000[1-9])-\d\d-\d\d"
 _TIME: Final = _DAY + r"[T ]\d\d:\d\d:\d\d(?:\.\d+)?"
 _FINER: Final = r"(\.\d{6})\d+"
@@ -64,13 +65,12 @@ _TYPES: Final = {
 }
 _SCREEN: Final[Mapping[str, Any]] = {"boolean": bool, "int": int, "long": int, "float": float, "double": float}
 _MOST_DIGITS: Final = 76
-"""The digits for which a decimal is read: pyarrow looks at those of a number before it adds the column's zeros."""
+"""The precision with which decimals are read: pyarrow checks a number's digits before it adds the column's zeros."""
 
 
 class ValueParser:
-    """Parses values by one schema. `fields` are the columns that it makes: the schema's, with their ids, and `value_error`.
-
-    `paths` are Parquet's names of what holds their values.
+    """Parses values by one schema. `fields` are the resulting columns: the schema's, with their ids, and `value_error`.
+    `paths` are Parquet's names of the columns that hold their values.
     """
 
     def __init__(self, schema: ValueSchema) -> None:
@@ -88,7 +88,7 @@ class ValueParser:
         self._type = pa.struct([pa.field(c.name, type_of(c)) for c in schema.columns])
 
     def parse(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns of `fields`, with a row for each value, a byte string that is not null."""
+        """Return the columns of `fields`, with a row for each value; values are byte strings, none of them null."""
         return self._joined(self._parse(batch) for batch in _batches(values))
 
     def _joined(self, parts: Iterable[list[pa.Array]]) -> list[pa.Array]:
@@ -115,7 +115,7 @@ class ValueParser:
         return True
 
     def _together(self, values: pa.Array) -> list[pa.Array] | None:
-        """Return the columns by pyarrow; None if it may differ from `fits` in one of the values."""
+        """Return the columns as pyarrow parses them; None if it may differ from `fits` in any value."""
         try:
             texts = values.cast(pa.string())
             lines = pc.binary_join_element_wise(texts, _NOTHING, _NEWLINE)
@@ -140,7 +140,7 @@ class ValueParser:
         return [*columns, pa.nulls(len(values), pa.string())]
 
     def _alone(self, values: pa.Array) -> list[pa.Array]:
-        """Return the columns by `fits`, value by value."""
+        """Return the columns as `fits` decides, value by value."""
         fitted = [self._fit(value) for value in values.to_pylist()]
         parsed = pa.array([f.fields for f in fitted], self._type)
         errors = pa.array([f.error or None for f in fitted], pa.string())
@@ -149,12 +149,12 @@ class ValueParser:
 
 @cache
 def parser_of(schema: ValueSchema) -> ValueParser:
-    """Return the parser of a schema; one for each, since it takes some time to make."""
+    """Return the parser of a schema, which is cached, since creating one takes time."""
     return ValueParser(schema)
 
 
 def _batches(values: pa.Array) -> Iterator[pa.Array]:
-    """Yield the values in lists that are parsed together."""
+    """Yield the values in groups that are parsed together."""
     sizes, _ = columns.uncut(values)
     ends = np.cumsum(sizes, dtype=np.int64)
     at = 0
@@ -174,7 +174,7 @@ def _field(c: ValueColumn, name: str) -> pa.Field:
 
 
 def type_of(c: ValueColumn) -> pa.DataType:
-    """Return the type of a column in L1, with the ids of what is nested in it."""
+    """Return the type of a column in L1, with the ids of its nested columns."""
     if c.type == "list":
         return pa.list_(_field(c.children[0], c.children[0].name))
     if c.type == "struct":
@@ -196,7 +196,9 @@ def _leaves(c: ValueColumn, path: str) -> Iterator[str]:
 
 
 def _read_type(c: ValueColumn) -> pa.DataType:
-    """Return the type for pyarrow's reader, which is laxer than `fits` about times, days, and the bounds of numbers."""
+    """Return the type for pyarrow's reader, which is less strict than `fits` about times, days, and the bounds of
+    numbers.
+    """
     if c.type == "list":
         return pa.list_(_read_type(c.children[0]))
     if c.type == "struct":
@@ -216,7 +218,7 @@ def _screen_type(c: ValueColumn) -> Any:
 
 
 def _cast(column: pa.Array, c: ValueColumn) -> pa.Array:
-    """Return a column that pyarrow has read, in its own type. Raises `ArrowInvalid` if `fits` may differ."""
+    """Convert a column that pyarrow has read to its own type. Raises `ArrowInvalid` if `fits` may differ."""
     if c.type == "list":
         inner = _cast(column.values, c.children[0])
         return pa.Array.from_buffers(type_of(c), len(column), column.buffers()[:2], column.null_count, children=[inner])
@@ -246,10 +248,10 @@ def _any_matches(texts: pa.Array, pattern: str) -> bool:
 
 
 def _may_be_deep(lines: pa.Array) -> bool:
-    """Return whether one of the values has so many brackets that it may be nested too deeply."""
+    """Return whether any of the values has so many brackets that it may be nested too deeply."""
     _, ends, body = lines.buffers()
     content = body.to_pybytes()
-    if content.count(b"[") + content.count(b"{") < len(lines) + MAX_NESTING:  # each has one
+    if content.count(b"[") + content.count(b"{") < len(lines) + MAX_NESTING:  # each value has at least one
         return False
     opens = np.flatnonzero((np.frombuffer(content, np.uint8) | _BIT) == _OPENS)
     places = np.searchsorted(opens, np.frombuffer(ends, np.int32)[: len(lines) + 1])

@@ -1,6 +1,6 @@
-"""Reads the schemas that users give: Iceberg's or Arrow's JSON, or a JSON Schema (pure).
+"""Read the schemas that users give: Iceberg's or Arrow's JSON, or a JSON Schema (pure).
 
-What has exactly one meaning as a column is resolved. Everything else is refused with the field and the reason, and never
+A field that has exactly one meaning as a column is resolved. Any other is refused with its path and the reason, and never
 becomes text, since no record would fit such a column.
 """
 
@@ -19,13 +19,13 @@ _LIST: Final = "list"
 _STRUCT: Final = "struct"
 _ELEMENT: Final = "element"
 _UINT64: Final = "decimal(20, 0)"
-"""An unsigned integer of 64 bits fits no long."""
+"""The type for unsigned integers of 64 bits, which do not fit a long."""
 
 
 def columns_of(given: str | Mapping[str, Any]) -> tuple[ValueColumn, ...]:
     """Return the columns of a schema: Iceberg's or Arrow's JSON, or a JSON Schema; without ids.
 
-    Raises `UsageError`: it is none of them, or has something that cannot become a column.
+    Raises `UsageError` if it is another format, or has a field that cannot become a column.
     """
     try:
         schema = msgspec.json.decode(given) if isinstance(given, str) else given
@@ -108,7 +108,7 @@ def _of_arrow(name: str, kind: Mapping[str, Any], children: Sequence[Any], where
 
 _WAYS: Final = ("anyOf", "oneOf", "allOf")
 _DESCRIBES: Final = frozenset({"$ref", "type", "properties", "items", "prefixItems", "enum", "const", *_WAYS})
-"""The keywords that describe what a value is."""
+"""The keywords that describe a value."""
 _OF_FORMAT: Final = {
     ("integer", "int32"): "int",
     ("integer", "uint64"): _UINT64,
@@ -155,7 +155,7 @@ class _JsonSchema:
         return ValueColumn(0, name, _OF_FORMAT.get((kind, str(given.get("format", ""))), _OF_TYPE[kind]))
 
     def _resolved(self, name: str, given: Mapping[str, Any], by: str, where: str, depth: int) -> ValueColumn:
-        """Return the column of what a field refers to, if that is one."""
+        """Return the column for the schema that a field refers to, if there is exactly one."""
         if by == "$ref":
             return self.column(name, self._referred(given[by], where), where, depth + 1)
         ways = given[by] if isinstance(given[by], list) else [given[by]]

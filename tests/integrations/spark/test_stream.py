@@ -228,7 +228,7 @@ def test_deleted_unread_records_stop_a_query_unless_accepted(in_l1: bool) -> Non
         planned = stream_reader(**options).partitions(start, stream_reader(**options).reportLatestOffset())
         expire(cluster, 7)
         strict, lenient = stream_reader(**options), stream_reader(**options, failOnDataLoss="false")
-        with pytest.raises(OffsetOutOfRangeError, match="first one that is there has offset 7"):
+        with pytest.raises(OffsetOutOfRangeError, match="first record that is left has offset 7"):
             strict.latestOffset(stored(start), ReadAllAvailable())
         end = lenient.latestOffset(stored(start), ReadAllAvailable())
         with pytest.raises(OffsetOutOfRangeError, match="failOnDataLoss=false"):
