@@ -223,7 +223,7 @@ def test_what_an_unanswered_request_may_have_deleted_is_not_reported_as_left(the
 
 @pytest.mark.parametrize("code", ["InternalError", "RequestTimeout"])
 def test_a_key_whose_first_answer_proved_nothing_has_no_known_marker(code: str) -> None:
-    """It may have been deleted, with a marker, before the store answered with an internal error."""
+    """The object may have been deleted, with a marker, before the store answered with an internal error."""
 
     class Versioned(Stubborn):
         def delete_versions(self, objects: Sequence[VersionedKey]) -> VersionsDeleted:

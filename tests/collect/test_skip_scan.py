@@ -106,7 +106,7 @@ def test_one_page_of_each_shard_is_enough_where_nothing_is_garbage() -> None:
     store = a_store(keys, 10)
     found, counts = scan_range(store, layout, 5, (0, SHARDS))
     assert found == []
-    assert store.requests["scan"] == SHARDS + 1  # one more shows that no shard follows
+    assert store.requests["scan"] == SHARDS + 1  # one more request shows that no shard follows
     assert counts.listed == SHARDS * 10
 
 

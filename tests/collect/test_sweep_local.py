@@ -158,7 +158,7 @@ def test_a_watermark_above_the_cluster_epoch_is_refused() -> None:
 
 
 def test_another_clusters_watermark_is_refused() -> None:
-    """Guards against hazard 11."""
+    """Hazard 11: M of one cluster must not release another cluster's objects."""
     cluster = a_cluster(watermark=None)
     publish(cluster.store, cluster.runtime, PublishedWatermark("another", 4, EPOCHS, 0))
     before = dict(store_of(cluster).objects)

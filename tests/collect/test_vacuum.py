@@ -289,7 +289,7 @@ def test_what_could_not_be_deleted_is_not_purged() -> None:
 
 
 def test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit() -> None:
-    """Hazard 40: a legal hold protects one object."""
+    """Hazard 46: a legal hold on one object must not stop the rest."""
     store = Stubborn()
     cluster, _ = a_cluster(store)
     source = FakeGarbage(fence_at=9)

@@ -252,7 +252,7 @@ def test_a_lost_port_costs_an_attempt_not_the_start(monkeypatch: pytest.MonkeyPa
     assert len(held) == 2 * PORTS
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a port cannot be held for another process")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux can hold a port for another process")
 def test_no_process_is_given_the_ports_of_a_server_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two servers with one port fail worse than a lost port: the second takes the first's local sockets, and writes
     hang.

@@ -267,7 +267,7 @@ def test_garbage_is_what_the_newest_scan_saw_less_what_was_deleted_since() -> No
     assert (o.garbage.eligible_objects, o.left_objects, o.garbage.taken_ms) == (1, 1, o.as_of_ms - 60_000)
     deleted_by(cluster, o.as_of_ms - 120_000, o.as_of_ms - 110_000, 3)  # before the scan counted
     assert read_overview(cluster).garbage == o.garbage
-    # The name of a `gc` run dates from before it computes M; its sweep begins afterwards.
+    # A `gc` run gets its name before it computes M, and its sweep begins afterwards.
     deleted_by(cluster, o.as_of_ms - 90_000, o.as_of_ms - 60_000, 1)
     o = read_overview(cluster)
     assert o.garbage is not None
@@ -373,7 +373,7 @@ def test_a_store_that_cannot_be_reached_has_no_status() -> None:
 
 
 def test_a_journal_above_the_cluster_epoch_means_that_the_controller_went_back() -> None:
-    """Guards against hazard 10."""
+    """Hazard 10: only an old backup of the controller log explains a later epoch in a journal."""
     cluster = topic_in_memory(2)
     for _ in range(3):
         cluster.controller.advance()

@@ -1,4 +1,4 @@
-"""Credentials of every kind come from botocore; both clients use them, renew them in time, and once more if they have
+"""Credentials of every kind come from botocore; both clients use them, and renew them in time or after they have
 expired.
 """
 

@@ -102,7 +102,7 @@ def puts_failing(store: MemoryStore, *errors: StoreError, kind: str = "put_if_ab
         nonlocal puts
         if fnmatchcase(call.kind, kind) and key in call.key and call.when == "before":
             puts += 1
-            assert puts < 1000, "it never gives up"
+            assert puts < 1000, "the writer never gives up"
             raise errors[min(puts, len(errors)) - 1]
 
     store.fault = fault
@@ -767,7 +767,7 @@ def test_a_hasty_read_ends_with_the_entry_that_it_is_for(store: MemoryStore) -> 
     found, free_ms = reader.tail(0, as_of_ms, hasty=True)
     assert [e.offset for e in found] == [1]
     assert windows.sizes == [1]
-    assert free_ms == as_of_ms, "nobody has checked whether the offset after it is free"
+    assert free_ms == as_of_ms, "no read has shown that the next offset is free"
 
 
 def test_a_hasty_read_after_a_long_sleep_reads_the_boundary(store: MemoryStore) -> None:

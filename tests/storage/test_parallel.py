@@ -30,7 +30,7 @@ def in_time(work: Callable[[], object]) -> None:
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
-    assert not thread.is_alive(), "it waits for ever"
+    assert not thread.is_alive(), "the thread waits for ever"
 
 
 def named(name: str) -> list[threading.Thread]:
@@ -220,7 +220,7 @@ def test_an_end_next_to_the_work_of_others_leaves_nobody_waiting() -> None:
         threads.__exit__()
         for other in others:
             other.join(PATIENCE_S)
-            assert not other.is_alive(), "it waits for ever"
+            assert not other.is_alive(), "the thread waits for ever"
 
 
 def test_a_task_may_end_its_own_threads() -> None:

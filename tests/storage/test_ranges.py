@@ -72,7 +72,7 @@ def test_every_key_is_read_once_foreign_ones_too(
 def test_a_store_that_lists_backwards_is_read_once_too(
     bucket: Bucket, page_size: int, readers: int, ceiling: int
 ) -> None:
-    """Guards against hazard 12."""
+    """Hazard 12: no range may rely on the order of the store's listing."""
     layout, keys, _ = bucket
     reader = read_all(a_store(keys, max(2, page_size), Backwards), layout, readers, ceiling, 1)
     assert sorted(reader.keys) == below(layout, keys)
@@ -190,7 +190,7 @@ def test_a_small_bucket_takes_one_listing_round() -> None:
     reader = Reader(a_store(keys, 10), layout)
 
     def ceiling() -> int:
-        raise AssertionError("there was nothing left")
+        raise AssertionError("no range was left")
 
     read_in_rounds(layout, 4, ceiling, reader, FIRST_PAGES[LOCAL])
     assert len(reader.rounds) == 1

@@ -652,7 +652,7 @@ class World:
         assert set(history) <= self.acknowledged.keys() | self.unknown
         for replica in self.processes:
             seen = list(replica.peek())
-            assert history[: len(seen)] == seen, "a process believes another history"
+            assert history[: len(seen)] == seen, "a process has a different history"
             assert replica.catch_up() == history
 
 

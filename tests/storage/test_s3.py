@@ -265,7 +265,7 @@ def test_a_listing_goes_on_after_the_first_page(store: S3Store) -> None:
     pages = list(store.scan("d/"))
     assert [k for p in pages for k in p.keys] == keys
     assert [len(p) for p in pages] == [1000, 300]
-    assert store.requests["list"] == 3  # one more confirms the end
+    assert store.requests["list"] == 3  # one more request confirms the end
     assert [k for p in store.scan("d/", "d/01199~") for k in p.keys] == keys[1200:]
     assert [k for p in store.scan("d/", keys[1200]) for k in p.keys] == keys[1201:]
     assert list(store.scan("d/", "d/9")) == []

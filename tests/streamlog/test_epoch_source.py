@@ -56,7 +56,7 @@ def damage(cluster: ClusterHandles, journal: int) -> None:
 
 
 def test_a_topic_that_nothing_has_landed_in_holds_m_below_its_revision() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: a topic without entries in its journal still admits objects from its revision on."""
     cluster = memory_cluster()
     tick(cluster, 3)
     topic, _ = cluster.controller.create_topic("t", 3)
@@ -104,7 +104,7 @@ def test_one_idle_journal_of_several_holds_m() -> None:
 
 
 def test_a_deleted_topic_holds_nothing_and_neither_do_all_of_them() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: a deleted topic's garbage must not stay for ever."""
     cluster = memory_cluster()
     topics = [cluster.controller.create_topic(name, 1)[0] for name in ("a", "b")]
     land(cluster, topics[0], {0: 1})
@@ -153,7 +153,7 @@ def test_a_topic_over_several_journals_is_counted_once() -> None:
 
 
 def test_an_unreadable_journal_holds_m_below_its_oldest_topic() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: an unreadable journal may hold records from its oldest topic's revision on."""
     cluster = memory_cluster()
     tick(cluster, 2)
     topics = [cluster.controller.create_topic(name, 1, 1)[0] for name in ("a", "b")]
@@ -169,7 +169,7 @@ def test_an_unreadable_journal_holds_m_below_its_oldest_topic() -> None:
 
 
 def test_the_oldest_topic_of_an_unreadable_journal_holds_m() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: an unreadable journal may hold records from its oldest topic's revision on."""
     cluster = memory_cluster(bootstrap=False)
     cluster.controller.bootstrap(shards=4, journals=1)
     old, new = (cluster.controller.create_topic(name, 2)[0] for name in ("old", "new"))
@@ -206,7 +206,7 @@ def test_a_refused_journal_holds_m_and_a_lost_store_ends_the_run() -> None:
 
 
 def test_an_unused_unreadable_journal_holds_m_in_place() -> None:
-    """Hazard 10: it may hold a topic that the controller has forgotten."""
+    """Hazard 10: the journal may hold a topic that the controller has forgotten."""
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("t", 1)
     newest = slide(cluster, topic)
@@ -232,7 +232,7 @@ def controller_log(cluster: ClusterHandles) -> dict[str, bytes]:
 
 
 def test_a_journal_that_has_seen_a_later_epoch_stops_everything() -> None:
-    """Guards against hazard 10."""
+    """Hazard 10: only an old backup of the controller log explains a later epoch in a journal."""
     cluster = memory_cluster()
     topic, _ = cluster.controller.create_topic("t", 1)
     before = controller_log(cluster)
@@ -287,7 +287,7 @@ def test_another_topic_with_the_same_revision_is_distinguished_by_its_id() -> No
 
 
 def test_a_topic_changed_meanwhile_does_not_indicate_an_old_backup() -> None:
-    """Guards against hazard 5."""
+    """Hazard 5: another process creates and deletes topics between the two readings."""
     cluster = memory_cluster()
     old, _ = cluster.controller.create_topic("old", 1)
     land(cluster, old, {0: 1})

@@ -128,7 +128,7 @@ def test_a_record_deleted_before_it_was_read_is_an_error(tmp_path: Path) -> None
     assert [*places(follow(other, start={1: 6}))] == [
         (0, 6),
         (1, 6),
-    ]  # starts at its first record, for lack of a position
+    ]  # without a position, it starts at its first record
 
 
 def test_a_position_above_the_end_is_refused(tmp_path: Path) -> None:

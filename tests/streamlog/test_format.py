@@ -200,7 +200,7 @@ def test_init_again_remembers_another_form() -> None:
 def test_an_l0gc_of_the_format_before_shared_objects_refuses_the_bucket(
     monkeypatch: pytest.MonkeyPatch, *, only_reads: bool
 ) -> None:
-    """Hazard 26: it would drop the rows of shared L1 objects, and take the objects for orphans."""
+    """Hazard 26: an older l0gc would drop the rows of shared L1 objects, and take the objects for orphans."""
     store = MemoryStore()
     memory_cluster(store)
     monkeypatch.setattr("l0gc.streamlog.format.VERSION", 3)

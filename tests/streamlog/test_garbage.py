@@ -396,7 +396,7 @@ class Held(MemoryStore):
 
 
 def test_a_legal_hold_delays_forgetting_only_its_own_topic() -> None:
-    """Guards against hazard 40."""
+    """Hazard 46: a legal hold on one topic's object must not stop the others."""
     store = Held()
     w = World(store=store)
     w.cluster.controller.create_topic("other", 2)

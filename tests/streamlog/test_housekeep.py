@@ -287,7 +287,7 @@ def test_a_deleted_topic_is_closed_once_in_each_journal_that_kept_it(cluster: Cl
 
 
 def test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed(cluster: ClusterHandles) -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: the topic's deleter may die before it closes the topic in its journals."""
     put(cluster)
     revision = events(cluster).revision
     cluster.controller.delete_topic("events")  # the deleter crashes here
@@ -388,7 +388,7 @@ LOST: list[Callable[[JournalHandle, ObjectExtents], object]] = [
 
 @pytest.mark.parametrize("lose", LOST, ids=["objects", "advance", "barrier"])
 def test_what_never_landed_is_in_no_checkpoint(lose: Callable[[JournalHandle, ObjectExtents], object]) -> None:
-    """Guards against hazard 18."""
+    """Hazard 18: a checkpoint must not contain more than the log."""
     cluster = topic_in_memory(4)
     for _ in range(5):
         cluster.controller.advance()

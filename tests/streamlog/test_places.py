@@ -47,7 +47,7 @@ def grown_journals(place: Place) -> None:
         noted = decode_published(place.store.get(PUBLISHED_WATERMARK).body).ends[f"journal {journal}"][1]
         now = place.process().journal(journal)
         now.catch_up()
-        assert now.replica.offset > noted.offset, "the log has grown past what was noted"
+        assert now.replica.offset > noted.offset, "the log must grow past its noted end"
         assert not now.replica.holds(noted)
 
 

@@ -1,4 +1,4 @@
-"""`read_arrow`: the records as Arrow batches, for pandas, Polars and DuckDB, with typed columns; it holds few at once."""
+"""`read_arrow`: records as Arrow batches for pandas, Polars and DuckDB, with typed columns and little memory."""
 
 from __future__ import annotations
 

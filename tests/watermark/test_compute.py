@@ -55,7 +55,7 @@ def test_without_partitions_m_is_the_cluster_epoch() -> None:
 
 
 def test_an_unreadable_unit_without_partitions_holds_m_where_it_says() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: a journal without known partitions may still need objects."""
     broken = UnitSummary(unit="j", gc_epochs={}, lowest=[Holder("", -1, 4, UNREADABLE, "damaged")], error="damaged")
     w = compute(20, [unit(9), broken])
     assert (w.watermark, [h.reason for h in w.held_back_by], w.partitions) == (4, ["damaged"], 1)
@@ -85,7 +85,7 @@ def test_an_epoch_that_the_cluster_has_not_reached_is_refused(cluster_epoch: int
 
 
 def test_another_clusters_data_is_refused() -> None:
-    """Guards against hazard 11."""
+    """Hazard 11: two clusters may share a bucket by mistake."""
     check_cluster_id("c", "c", "x")
     with pytest.raises(ClusterMismatchError, match="x belongs to cluster d, this bucket to c; nothing was"):
         check_cluster_id("c", "d", "x")

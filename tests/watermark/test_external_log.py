@@ -139,7 +139,7 @@ def test_a_report_of_a_partition_that_is_not_listed_must_be_meant(
 
 
 def test_a_report_above_the_epoch_stops_everything() -> None:
-    """Guards against hazard 10."""
+    """Hazard 10: a report above the epoch shows that the snapshot is older than the report."""
     for reported in ({P0: 51}, {P0: 3, ("gone", 0): 51}):
         cluster = external_cluster()
         with pytest.raises(
@@ -174,7 +174,7 @@ def test_an_epoch_reported_meanwhile_by_a_faster_run_counts_too() -> None:
 
 
 def test_another_clusters_files_are_refused() -> None:
-    """Guards against hazard 11."""
+    """Hazard 11: M would release objects that the other cluster's reports do not cover."""
     theirs = ExternalLog(50, ExternalSummary(partitions=1, cluster_ids=["another"]))
     with pytest.raises(ClusterMismatchError, match="belongs to cluster another"):
         run(external_cluster(), theirs)

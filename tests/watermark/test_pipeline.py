@@ -102,7 +102,7 @@ def test_a_publication_is_not_dated_by_an_early_reply(monkeypatch: pytest.Monkey
 
 
 def test_a_topic_created_during_the_reading_does_not_raise_m() -> None:
-    """Guards against hazard 5."""
+    """Hazard 5: the topics are created after the epoch is read and before the partitions are."""
     cluster = a_cluster()
 
     def create() -> None:
@@ -124,7 +124,7 @@ def test_uploads_during_the_scan_do_not_indicate_an_old_backup() -> None:
 
 
 def test_an_object_above_the_cluster_epoch_stops_everything() -> None:
-    """Guards against hazard 10."""
+    """Hazard 10: only an old backup of the controller log explains a later epoch in a key."""
     cluster = a_cluster()
     with pytest.raises(EpochRegressionError, match="some/key is at epoch 5, above the cluster epoch 0: look at it"):
         run_pipeline(cluster, Source(cluster), Scan([EpochRow(5, 1, 10, "some/key")]))
@@ -132,7 +132,7 @@ def test_an_object_above_the_cluster_epoch_stops_everything() -> None:
 
 
 def test_a_unit_that_knows_an_epoch_above_the_cluster_epoch_stops_everything() -> None:
-    """Guards against hazard 10 without a scan."""
+    """Hazard 10: a unit's highest epoch shows the old backup even without a scan."""
     cluster = a_cluster(3)
     run_pipeline(cluster, Source(cluster, [unit(1, highest=3)]), dry_run=True)
     with pytest.raises(EpochRegressionError, match="unit u is at epoch 4, above the cluster epoch 3"):
@@ -161,7 +161,7 @@ def test_what_is_published_ahead_of_the_epoch_stops_everything(watermark: int, e
 
 
 def test_a_unit_that_cannot_be_read_holds_m_and_is_named() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: M must not pass the epochs that an unreadable unit may still need."""
     cluster = a_cluster(9)
     broken = UnitSummary(
         unit="journal 2", gc_epochs={3: 5}, lowest=[Holder("t", 0, 3, UNREADABLE, "damaged")], error="damaged"

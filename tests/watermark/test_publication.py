@@ -105,7 +105,7 @@ def test_a_watermark_is_raised_and_may_be_published_again(store: MemoryStore) ->
 
 
 def test_a_lower_watermark_is_refused(store: MemoryStore) -> None:
-    """Guards against hazard 15."""
+    """Hazard 15: a slower run must not lower M."""
     put(store, a_watermark(7))
     with pytest.raises(SafetyError, match="computed M = 5, but M = 7 is published, and it never goes down"):
         put(store, a_watermark(5))
@@ -115,7 +115,7 @@ def test_a_lower_watermark_is_refused(store: MemoryStore) -> None:
 def test_a_run_unaware_of_the_newest_pin_is_refused(
     store: MemoryStore,
 ) -> None:
-    """Guards against hazard 36."""
+    """Hazard 36: its M may pass the epochs that the pin holds."""
     cluster = memory_cluster(store)
     cluster_id = cluster.identity().cluster_id
     put(store, a_watermark(3, 10, cluster_id))
@@ -132,7 +132,7 @@ def test_a_run_unaware_of_the_newest_pin_is_refused(
 
 
 def test_a_pin_shows_a_controller_log_that_went_back(store: MemoryStore) -> None:
-    """Hazard 10: its entry is newer than the published cluster epoch."""
+    """Hazard 10: the pin's entry is newer than the published cluster epoch."""
     cluster = memory_cluster(store)
     cluster_id = cluster.identity().cluster_id
     put(store, a_watermark(0, 0, cluster_id))
@@ -174,7 +174,7 @@ def test_a_published_watermark_above_the_cluster_epoch_is_refused(store: MemoryS
 
 
 def test_another_clusters_watermark_is_neither_read_nor_replaced(store: MemoryStore) -> None:
-    """Guards against hazard 11."""
+    """Hazard 11: M of one cluster must not release another cluster's objects."""
     put(store, a_watermark(7, cluster_id="d"))
     before = store.objects[PUBLISHED_WATERMARK].body
     with pytest.raises(ClusterMismatchError, match=r"published\.json belongs to cluster d"):

@@ -94,7 +94,7 @@ REFUSED: list[tuple[ControllerEntry, str]] = [
     (bump(5, 3), "cannot go to epoch 5"),
     (bump(3), "cannot go to epoch 3"),
     (bump(NEXT + 1), "cannot go to epoch"),  # above the cluster epoch
-    (bump(4, 2), "cannot go to epoch 4"),  # the producer was never at epoch 2
+    (bump(4, 2), "cannot go to epoch 4"),  # the producer is at epoch 3, not at 2
     (bump(4, 3, producer_id=8), "cannot go to epoch 4"),  # a different id
     (bump(1, producer_id=8), "cannot go to epoch 1"),
     (bump(0, 0, producer_id=8), "cannot go to epoch 0"),

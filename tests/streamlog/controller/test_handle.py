@@ -130,7 +130,7 @@ def test_a_layout_that_cannot_be_is_refused_before_anything_is_written() -> None
 
 
 def test_a_process_that_expects_another_cluster_is_refused_everything() -> None:
-    """Guards against hazard 11."""
+    """Hazard 11: two clusters may share a bucket by mistake, so every call compares the cluster id."""
     cluster = memory_cluster()
     store = store_of(cluster)
     before = dict(store.objects)
@@ -341,7 +341,7 @@ def test_a_producer_expires_by_the_stores_clock() -> None:
 
 
 def test_an_init_whose_reply_is_lost_on_the_way_lands_once() -> None:
-    """Guards against hazard 8."""
+    """Hazard 8: an init without a reply must not be appended again."""
     a = memory_cluster()
     store_of(a).fault = lose_reply(CONTROLLER_LOG)
     assert a.controller.init_producer("p").epoch == 0

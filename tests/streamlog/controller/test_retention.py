@@ -105,7 +105,7 @@ def test_epoch_times_stay_few_and_never_exaggerate_age(gaps: list[int]) -> None:
         at = times[-1] - age
         epoch = state.epoch_before(at)
         assert epoch == 0 or times[epoch] <= at
-        if at >= 0:  # and is the newest kept time that is old enough
+        if at >= 0:  # the epoch is the newest kept one that is old enough
             newer = [e for e in kept if e.epoch > epoch]
             assert not newer or newer[0].time_ms > at
 

@@ -63,14 +63,14 @@ def test_a_topics_revision_is_the_epoch_of_its_creation() -> None:
 
 
 def test_a_topic_that_is_created_again_is_another_one() -> None:
-    """Hazard 6: it gets other keys, and nothing of its predecessor lies at or above its revision."""
+    """Hazard 6: the new topic gets other keys, and nothing of its predecessor lies at or above its revision."""
     state = state_of(FOUNDED, created("t"), DeleteTopic("t", 1), created("t"))
     assert state.topic("t").id(0) == PartitionId("t", 3, 0)
     assert [d.topic.revision for d in state.deleted] == [1]
 
 
 def test_a_deleted_topic_must_be_closed_until_forgotten() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: the journals may hold records of the deleted topic for as long as it is not closed there."""
     entries: list[ControllerEntry] = [FOUNDED, created("s", 1), created("t", 2, 2), DeleteTopic("t", 2)]
     entries += [DeleteTopic("s", 1), *[Tick()] * 2000]
     later = state_of(*entries)

@@ -1,4 +1,4 @@
-"""Value schemas: which ones are accepted, how they are stored, how they may change, and that ids stay."""
+"""Value schemas: accepted and refused ones, how they are stored and changed, and stable column ids."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_restored_controller_log_gives_no_field_id_twice() -> None:
     assert new.number > max(s.number for s in lost)
     ids = {c.id for s in lost for c in s.columns if c.name != "a"}
     assert not ids & {c.id for c in new.columns}
-    assert altered(restored, "a", "c", "b") == new, "what changes nothing gets no number"
+    assert altered(restored, "a", "c", "b") == new, "a schema that changes nothing gets no number"
     again = another_process(cluster)
     state = again.controller.snapshot()
     again.controller.replica.write_checkpoint()

@@ -139,7 +139,7 @@ def test_a_repeated_job_skips_everything_whatever_the_file_is_called(tmp_path: P
     "other", [lines(9, "s"), lines(10), lines(8), lines(9)[::-1]], ids=["other", "longer", "cut", "turned"]
 )
 def test_other_input_under_the_same_names_is_never_skipped(tmp_path: Path, other: list[bytes]) -> None:
-    """Hazard 20: the matching part is not skipped either."""
+    """Hazard 20: a part that equals the earlier input is not skipped either."""
     cluster = topic_in_memory(PARTITIONS)
     path = tmp_path / "in"
     job(cluster, [write(path, lines(9))])

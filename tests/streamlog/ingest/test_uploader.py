@@ -206,7 +206,7 @@ def test_a_batch_that_is_always_too_late_gives_up(tmp_path: Path, monkeypatch: p
 
 
 def test_a_restored_controller_admits_no_upload(tmp_path: Path) -> None:
-    """Guards against hazard 10."""
+    """Hazard 10: a published M and epoch above the cluster epoch show the restore."""
     cluster = topic_in_memory(PARTITIONS)
     state = cluster.controller.snapshot()
     ahead = PublishedWatermark(state.cluster_id, state.epoch + 3, state.epoch + 5, 0)
@@ -303,7 +303,7 @@ def test_after_an_error_nothing_more_is_sent(tmp_path: Path, committer: Executor
 
 
 def test_a_lost_reply_changes_nothing(tmp_path: Path) -> None:
-    """Guards against hazard 8 in an upload."""
+    """Hazard 8: an entry without a reply is neither repeated nor taken for lost."""
     records = lines(12)
     for offset in range(3):
         cluster = topic_in_memory(PARTITIONS)

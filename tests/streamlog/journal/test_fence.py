@@ -235,7 +235,7 @@ def test_a_bump_that_never_landed_shuts_nobody_out() -> None:
 
 
 def test_a_seen_window_ends_when_another_writer_moves_the_log_past_it() -> None:
-    """Guards against hazard 4."""
+    """Hazard 4: a seen window must not survive a change of writer."""
     fence, applied = fence_on(5, 5)
     list(landings(fence, applied, [10]))
     applied.window = EpochWindow(20, 21)  # as after a change of writer

@@ -149,7 +149,7 @@ def test_extents_land_one_after_the_other_and_move_the_window() -> None:
 
 
 def test_a_fenced_object_below_a_moved_window_does_not_land() -> None:
-    """Guards against hazard 2."""
+    """Hazard 2: the fence admits the object, the window slides, and the log refuses the object."""
     a, b = processes(2)
     land(handle_of(a), extent(), 10)
     ours, theirs = handle_of(a), handle_of(b)
@@ -243,7 +243,7 @@ def test_the_epoch_of_a_failed_append_shuts_nobody_out(error: BaseException) -> 
 
 
 def test_what_is_older_than_its_topic_shuts_nobody_out() -> None:
-    """The fence admits it and slides, since the journal's window is lower; the log refuses it and does not slide."""
+    """The fence admits the older object and slides, since the journal's window is lower; the log refuses the object."""
     a, handle = a_process()
     for epoch in (10, 12):
         land(handle, extent(), epoch)
@@ -271,7 +271,7 @@ def test_a_conflict_drops_the_seen_window() -> None:
 
 
 def test_an_append_whose_reply_is_lost_lands_once() -> None:
-    """Guards against hazard 8."""
+    """Hazard 8: an append without a reply must not be repeated."""
     a, handle = a_process()
     store_of(a).fault = lose_reply("/journal/")
     assert land(handle, extent(3), 10).base_offset == 0

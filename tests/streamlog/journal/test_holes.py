@@ -98,7 +98,7 @@ def test_a_hole_starts_after_the_lro_and_ends_with_an_extent(span: tuple[int, in
 
 @pytest.mark.parametrize("late", [RECONCILE, GIVE_UP])
 def test_nothing_fills_a_hole_later(late: str) -> None:
-    """Guards against hazard 35."""
+    """Hazard 35: a commit that was prepared before the hole must not replace it."""
     j = landed()
     begun = reconciled(j.state, {0: 19, 1: 19}) if late == RECONCILE else give_up({0: (10, 19)})
     j.apply(give_up({0: (10, 29)}))

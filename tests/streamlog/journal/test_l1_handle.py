@@ -62,7 +62,7 @@ def test_a_repeated_expiry_changes_nothing() -> None:
 
 
 def test_after_the_fence_what_is_stamped_below_lands_no_more() -> None:
-    """Guards against hazard 25."""
+    """Hazard 25: vacuum may delete an orphan below the fence only if no later commit names it."""
     cluster, topic, handle = lifted()
     merge = merge_of(topic, handle, 0)
     other = another(cluster)
@@ -110,7 +110,7 @@ def test_purges_are_counted_once_and_cut_into_entries(monkeypatch: pytest.Monkey
 
 
 def test_a_closed_topics_objects_count_from_its_closing_epoch() -> None:
-    """Guards against hazard 26."""
+    """Hazard 26: processes with an older state may still read the objects of a closed topic."""
     cluster, topic, handle = lifted(1, 1)
     cluster.controller.advance_above(20)
     deleted = cluster.controller.delete_topic(topic.name)

@@ -239,7 +239,7 @@ def test_the_same_epoch_of_another_run_is_refused() -> None:
 
 
 def test_an_entrys_batches_are_admitted_in_order_without_side_effects() -> None:
-    """Guards against hazard 22."""
+    """Hazard 22: each batch is admitted to the state after the batch before it."""
     producers = landed_input("a", 2)
     before = msgspec.json.encode(producers)
     overlay = Overlay(producers)

@@ -199,7 +199,7 @@ def test_a_repeated_commit_adds_the_row_that_was_refused_before() -> None:
 
 
 def test_no_edit_names_a_dropped_shared_object_again() -> None:
-    """Guards against hazard 26."""
+    """Hazard 26: vacuum may have deleted an object that is dropped."""
     j, commit = partly_landed()
     j.apply(drained((0, 0, 1)))
     assert dropped(j) == [1]
@@ -243,7 +243,7 @@ def test_a_dropped_shared_object_waits_until_the_fence_passes_its_stamp() -> Non
 
 
 def test_nothing_that_is_stamped_below_the_fence_is_shared_object() -> None:
-    """Guards against hazard 25."""
+    """Hazard 25: vacuum deletes shared objects below the fence that the journal does not name, too."""
     j = two_rounds()
     j.apply(FenceL1(6))
     found = refused(j.state, lifted(shared_object({0: (4, 5), 1: (4, 5)}, name=3)))

@@ -250,7 +250,7 @@ def test_a_new_partition_needs_its_revision_and_nothing_below_without_any_entry(
 
 
 def test_the_bound_follows_the_previous_epoch_and_not_the_newest() -> None:
-    """Guards against hazard 1."""
+    """Hazard 1: a straggler at the previous epoch may still land."""
     j = Journal()
     j.apply(Advance(10))
     j.apply(Advance(12))
@@ -283,7 +283,7 @@ def test_the_lowest_unreconciled_epoch_holds_the_bound() -> None:
 
 
 def test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lower() -> None:
-    """Guards against hazard 21."""
+    """Hazard 21: the topic must not take an object that is older than its revision."""
     j = Journal()
     j.apply(Advance(10))
     assert gc_epoch_of(j.state, 50, 0) == 49
@@ -296,7 +296,7 @@ def test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lowe
 
 
 def test_below_the_window_is_refused_at_the_landing() -> None:
-    """Guards against hazard 2."""
+    """Hazard 2: the window may slide after the fence has admitted the object."""
     j = Journal()
     j.apply(Advance(10))
     j.apply(Advance(12))
@@ -419,7 +419,7 @@ def test_what_is_left_of_a_block_keeps_its_rows() -> None:
 
 
 def test_a_partition_that_moved_on_is_refused_and_the_others_land() -> None:
-    """Guards against hazard 9."""
+    """Hazard 9: a zombie reconciler's old range must not be committed."""
     j = two_objects()
     late = reconciled(j.state, {0: 1, 1: 0})
     j.reconcile({0: 2})
@@ -514,7 +514,7 @@ def test_a_log_and_a_checkpoint_without_later_fields_are_read() -> None:
 
 
 def test_a_closed_topic_takes_nothing_more_and_holds_nothing_back() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: a deleted topic must not hold M."""
     j = two_objects()
     commit = reconciled(j.state, {0: 2})
     j.apply(Closed([ClosedTopic(REVISION)]))

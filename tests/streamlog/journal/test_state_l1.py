@@ -150,7 +150,7 @@ def test_several_runs_of_a_partition_are_merged_by_one_entry() -> None:
 
 
 def test_a_losing_merge_does_not_hold_up_other_partitions() -> None:
-    """Guards against hazard 24."""
+    """Hazard 24: another merge may win one partition of an entry and not the others."""
     j = lifted()
     late = merged(j, 0, 1, name=2000)
     other = merged(j, 0, 3, partition=1, name=2001).topics[0].change
@@ -325,7 +325,7 @@ def test_the_l1_fence_only_rises() -> None:
 
 
 def test_an_older_log_is_accepted_once_at_a_fresh_epoch() -> None:
-    """Guards against hazard 38."""
+    """Hazard 38: each acceptance of an older log needs a fresh epoch and a higher number."""
     j = Journal()
     j.apply(FenceL1(5))
     j.apply(Barrier(6))
@@ -350,7 +350,7 @@ def test_what_is_stamped_below_the_fence_is_never_named() -> None:
 
 
 def test_a_closed_topics_rows_are_dropped_and_it_stays_closed() -> None:
-    """Guards against hazard 6."""
+    """Hazard 6: the closed topic's objects must become garbage, once."""
     j = lifted()
     rows = topic_of(j).l1
     j.apply(merged(j, 0, 1))
@@ -513,7 +513,7 @@ def test_a_merged_object_wholly_below_the_log_start_is_refused() -> None:
 
 
 class Books:
-    """The history of every named L1 object, from the entries alone."""
+    """A model of the L1 lists, built from the entries alone."""
 
     def __init__(self) -> None:
         self.lists: dict[int, list[tuple[int, int, bytes]]] = {0: [], 1: []}

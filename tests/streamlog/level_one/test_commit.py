@@ -259,7 +259,7 @@ def test_a_deleted_topics_committed_objects_stay_named() -> None:
 
 
 def test_a_commit_whose_reply_is_lost_counts_once_and_keeps_its_objects() -> None:
-    """Guards against hazard 8."""
+    """Hazard 8: a commit without a reply must not be taken for lost."""
     a, b = two_processes()
     begun = begin(a)
     store_of(a).fault = lose_reply(JOURNAL)

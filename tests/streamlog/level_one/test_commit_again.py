@@ -192,7 +192,7 @@ def again(s: Scene, process: ClusterHandles) -> tuple[tuple[int, int, int], list
 def test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more(
     monkeypatch: pytest.MonkeyPatch, between: In
 ) -> None:
-    """Guards against hazard 28."""
+    """Hazard 28: a retry, or a lost reply, runs a commit again after its objects have changed."""
     s = Scene(monkeypatch)
     (first,) = s.begun.commit()
     assert (first.records, first.l1_objects, first.lost, first.errors) == (2 * OBJECTS, 2 * OBJECTS, 0, [])

@@ -336,7 +336,7 @@ def test_a_topic_confused_by_a_restored_controller_is_not_merged() -> None:
 
 
 def test_a_reader_continues_after_its_next_object_is_merged_away() -> None:
-    """Guards against hazard 19."""
+    """Hazard 19: the merge's sources are deleted between the reader's look at the journal and its read."""
     a = filled(4)
     reader = another_process(a, 3)
     store_of(a).fault = once(lambda: merge_and_remove(a), "get", DATA)

@@ -210,7 +210,7 @@ def test_no_more_bytes_are_lifted_than_said_and_the_oldest_first() -> None:
     assert (result.records, result.rounds, result.limited) == (2 * PARTITIONS, 2, True)
     assert left(a) == epochs[2:]
     result = reconcile(a, max_bytes=1)
-    assert (result.records, result.limited) == (PARTITIONS * part // size, True), "one entry at least"
+    assert (result.records, result.limited) == (PARTITIONS * part // size, True), "at least one entry"
     result = reconcile(a, up_to=epochs[3], max_bytes=2 * size)
     assert (result.partitions, result.limited) == (PARTITIONS, False)
     assert left(a) == epochs[4:]

@@ -132,7 +132,7 @@ def test_healthy_partitions_are_lifted_despite_a_refused_object(fault: Way) -> N
 
 
 def test_giving_up_is_not_advised_for_what_may_come_back(unanswered: Way) -> None:
-    """Guards against hazard 42."""
+    """Hazard 42: throttling or a time-out of an object is not a refusal."""
     cluster, keys = uploaded()
     unanswered(cluster, keys[BAD])
     result = run(cluster)

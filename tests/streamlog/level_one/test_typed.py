@@ -1,4 +1,4 @@
-"""Typed columns in L1: next to the bytes, with the schema's number, rebuilt by merges, and absent without a schema."""
+"""Typed columns in L1: they stand next to the bytes with the schema's number, and merges rebuild them."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_outdated_objects_are_joined_once_and_make_a_merge_due() -> None:
     assert not merges.merge_due(cluster)
     basis = merges.merge_fingerprint(cluster)
     cluster.controller.alter_topic("events", NOT_GIVEN, FIRST)
-    assert merges.merge_fingerprint(cluster) != basis, "gc would take it for a cluster without anything to merge"
+    assert merges.merge_fingerprint(cluster) != basis, "gc would find nothing to merge"
     assert merges.merge_due(cluster)
     result = merge(cluster)
     assert (result.errors, result.objects_before, result.objects_after) == ([], 3, 1)
