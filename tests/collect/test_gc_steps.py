@@ -1,4 +1,4 @@
-"""Which steps of gc are due, which still run after a failure, and the exit code of the run."""
+"""The steps of gc: which are due, which still run after a failure, and the exit code of the run."""
 
 from __future__ import annotations
 

@@ -289,7 +289,7 @@ def test_a_disordered_store_is_swept_slower_and_not_wrong(small_pages: int, seed
     assert result.deleted == result.eligible == len(garbage)
     assert result.bytes == 180
     assert (result.listed, result.unparsable) == (111, 3)
-    assert result.requests["list"] == store_of(cluster).requests["scan"] + 1  # one more lists unfinished uploads
+    assert result.requests["list"] == store_of(cluster).requests["scan"] + 1  # one more for unfinished uploads
 
 
 @pytest.mark.parametrize("max_bytes", [20, 179, 180])

@@ -35,11 +35,11 @@ LONGEST: Final = 12
 MOST_BYTES: Final = 3000
 """The largest size of a vector's payloads, in bytes."""
 FOUND: Final = 40
-"""How many vectors are kept for each entry and each refusal, to choose from."""
+"""The number of vectors that are kept for each entry and each refusal, to choose from."""
 LOGS: Final = 60
-"""After how many logs of each machine the entries of other logs are proposed."""
+"""About how many logs of each machine are extended with entries of other logs."""
 PROPOSED: Final = 250
-"""How many entries of each machine are proposed after other logs."""
+"""About how many entries of each machine are proposed after other logs."""
 
 
 @dataclass

@@ -65,7 +65,7 @@ def rows(found: l0gc.api.QueryLag) -> list[tuple[int, int, int, int, int]]:
 def test_each_partition_has_its_offsets_and_the_age_of_what_is_unread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """This holds for unread records in L1, too, and from the middle of an object on."""
+    """Unread records count in L1, too, and from the middle of an object on."""
     cluster = topic_in_memory(3, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b", b"c"]})
     at = position(cluster)

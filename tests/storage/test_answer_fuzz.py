@@ -67,7 +67,7 @@ class Operation:
     body: bytes = b""
     status: int = 200
     plain: bool = True
-    """Whether only boto3 sends it."""
+    """True if only boto3 sends it."""
     headers: dict[str, str] = field(default_factory=lambda: {"etag": '"e"', "last-modified": MODIFIED})
 
 

@@ -1,4 +1,4 @@
-"""Versions, delete markers and unfinished uploads, on SeaweedFS, and on moto, which takes three times the CPU."""
+"""Versions, delete markers and unfinished uploads, on SeaweedFS and on moto, which takes three times the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests that fail in transit: how the store handles them, behind a proxy that fails them and before a real server."""
+"""Requests that fail in transit: the store's reactions, with a proxy that fails requests and a real server."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_a_repeated_conditional_write_lands_and_is_said_to_exist(
 
 
 def test_an_append_that_a_proxy_repeats_lands_once(weed: SeaweedFS, bucket: StoreConfig, direct: S3Store) -> None:
-    """This holds even if the first reads of the entry's owner fail."""
+    """The entry lands once even if the first reads of its owner fail."""
     with proxied(weed, Scripted(Outcome.REPEATED, Outcome.FAIL, Outcome.FAIL)) as proxy:
         log = SharedLog(through(proxy, bucket), "log/", Runtime())
         landed = log.append(0, b"entry", time_ms=0, as_of_ms=direct.now_ms())

@@ -1,4 +1,4 @@
-"""A journal that was set back, and whose newest log is permanently lost: how the cluster continues (hazard 38)."""
+"""The acceptance of a journal that was set back and whose newest log is permanently lost (hazard 38)."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ def test_a_damaged_journal_of_a_deleted_topic_stops_nobody(cluster: ClusterHandl
     put(cluster)
     key = damage(cluster, 0)
     gone = cluster.controller.delete_topic("events")
-    cluster.controller.create_topic("other", 1)  # also in journal 0
+    cluster.controller.create_topic("other", 1)  # journal 0 keeps both topics
     cluster.controller.create_topic("another", 1)
     pass_interval(cluster)
     process = another_process(cluster)

@@ -170,7 +170,7 @@ def test_a_level_one_pin_lets_m_move(cluster: ClusterHandles) -> None:
 
 
 def test_a_pin_holds_the_possible_m_of_its_own_time(cluster: ClusterHandles) -> None:
-    """Otherwise pins that overlap would hold M for ever."""
+    """Otherwise overlapping pins would hold M for ever."""
     compute(cluster)
     first = create_pin(cluster, "first", HOUR_MS)
     lifted(cluster, 3)

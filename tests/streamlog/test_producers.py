@@ -1,4 +1,4 @@
-"""The description of a producer: what the controller and each journal record of its newest run. It changes nothing."""
+"""The description of a producer: the records of its newest run at the controller and in each journal."""
 
 from __future__ import annotations
 

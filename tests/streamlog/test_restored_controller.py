@@ -57,7 +57,7 @@ def test_a_restored_controller_log_is_noticed_and_recovered_as_documented(place:
 
 
 def test_a_topic_deleted_before_a_restore_is_deleted_again(place: Place) -> None:
-    """Its journals have closed it and were not used afterwards, so their windows stayed below M."""
+    """The topic's journals have closed it and were not used afterwards, so their windows stayed below M."""
     delete_topic(place.process(), TOPIC)
     create_topic(place.process(), "another", 1)
     place.upload("second", "another")

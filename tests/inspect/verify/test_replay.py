@@ -1,4 +1,4 @@
-"""How verify reads logs and objects, and the faults that it finds in them."""
+"""Verify's reading of logs and objects, and the faults that it finds in them."""
 
 from __future__ import annotations
 

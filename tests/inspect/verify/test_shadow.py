@@ -112,9 +112,8 @@ def test_an_object_named_since_the_shadow_run_is_found() -> None:
     run = wrongly(cluster, cluster.controller.snapshot().epoch)
     needed = put(cluster, {0: 4})
     rerun = wrongly(cluster, cluster.controller.snapshot().epoch)  # the first run has it on record
-    summary(
-        cluster, rerun, ends=read_summary(cluster.store, run.run_id).ends
-    )  # as if it had ended before the other run
+    # The rerun then looks as old as the first run.
+    summary(cluster, rerun, ends=read_summary(cluster.store, run.run_id).ends)
     lift(cluster)
     result = verify_shadow(cluster)
     assert [(f.kind, f.topic, f.journal) for f in result.findings if f.key == needed] == [

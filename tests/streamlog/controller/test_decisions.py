@@ -145,7 +145,7 @@ def test_two_instances_with_one_epoch_do_not_become_one() -> None:
 @pytest.mark.parametrize("last_epoch", [0, -1])
 @pytest.mark.parametrize("run", ["run-1", "run-0", ""])
 def test_a_producer_that_was_never_so_is_refused(producer_id: int, epoch: int, last_epoch: int, run: str) -> None:
-    """Even -1, the stored value of a missing last epoch, does not return the current epoch without a bump."""
+    """The producer never had these ids and epochs. Even -1, the stored value of a missing last epoch, is refused."""
     state = state_of(FOUNDED, P0, InitProducer("p", 7, 1, last_epoch, "run-1"))
     with pytest.raises(InvalidProducerEpochError):
         decide(state, (producer_id, epoch, run))

@@ -138,7 +138,7 @@ def test_a_smaller_waiting_epoch_stays_inside_the_greater_ones_window() -> None:
 
 
 def test_a_slow_writer_is_not_refused_because_the_next_epoch_overtakes_it() -> None:
-    """Its object was uploaded at 6, and it fences after 7 has landed."""
+    """The writer's object was uploaded at 6, and it fences after 7 has landed."""
     fence, applied = fence_on(5, 6)
     with Writer(fence, applied, 7) as fast:
         assert fast.admitted.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""A commit that runs again later: it deletes nothing, whatever happened to its objects, and counts those that landed."""
+"""A commit that runs again later: whatever happened to its objects, it deletes nothing and counts those that landed."""
 
 from __future__ import annotations
 

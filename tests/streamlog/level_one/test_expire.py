@@ -256,7 +256,7 @@ def test_one_reply_that_is_weeks_ahead_deletes_nothing() -> None:
 
 
 def test_an_unreadable_journal_makes_the_effect_of_a_shorter_retention_unknown() -> None:
-    """`topic alter` asks for confirmation if this is unknown, too."""
+    """If the effect is unknown, `topic alter` asks for confirmation, too."""
     cluster = topic_in_memory(2, 2)
     put(cluster, "events", {0: [b"a"], 1: [b"b"]})
     reconcile(cluster)

@@ -1,4 +1,4 @@
-"""Lost records given up by name: which are refused, what is kept of them, and how everything else continues."""
+"""Lost records given up by name: the refusals, the kept bytes, and the operations that continue."""
 
 from __future__ import annotations
 

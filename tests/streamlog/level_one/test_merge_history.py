@@ -1,4 +1,4 @@
-"""A cluster that reconciles a small batch a hundred times and merges after each: how many objects remain, and the cost."""
+"""A cluster that reconciles a small batch a hundred times and merges after each: its objects stay few and its cost low."""
 
 from __future__ import annotations
 

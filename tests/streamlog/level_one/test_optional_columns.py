@@ -68,7 +68,7 @@ COLUMNS = {"none": [], "times": ["create_time"], "headers": ["headers"], "both":
 @pytest.mark.parametrize("small", [True, False])
 @pytest.mark.parametrize("held_bytes", [write.HELD_BYTES, 0])
 def test_an_l1_object_has_the_columns_of_which_it_has_any(what: str, small: bool, held_bytes: int) -> None:
-    """This holds even if the first row groups lack the column, or batches with and without it wait on disk."""
+    """The rule holds if the first row groups lack the column, or if batches with and without it wait on disk."""
     cluster = topic_in_memory(1)
     for values in SETS[what]:
         put(cluster, "events", {0: values})

@@ -1,4 +1,4 @@
-"""The objects that a round takes and those that it skips, and how its commit is put together."""
+"""The plan of a round: the objects that it takes, those that it skips, and the parts of its commit."""
 
 from __future__ import annotations
 

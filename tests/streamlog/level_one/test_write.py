@@ -264,7 +264,7 @@ PLACES = st.lists(
 def test_each_partition_gets_its_longest_run_from_the_first_record_on(
     spans: Sequence[tuple[int, int, int]], damaged: Sequence[Place], held_bytes: int, sharing: int
 ) -> None:
-    """This holds for partitions that share an object, too."""
+    """The rule holds for partitions that share an object, too."""
     with mock.patch.object(share, "LEAST_PARTITIONS", sharing):
         _check_runs(spans, damaged, held_bytes)
 
