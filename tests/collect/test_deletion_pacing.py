@@ -129,7 +129,7 @@ def test_a_store_that_takes_little_at_once_gets_smaller_batches(limit: float, bu
 
 
 def test_a_store_that_was_away_gets_its_pace_back() -> None:
-    """A store that answered only 503 for 15 seconds soon gets its earlier pace again."""
+    """A store that answers only 503 for 15 seconds gets over half of its pace back within a minute."""
     server = Limited(VirtualClock(), 1e9, 1, by_key=False)
 
     def away(clock: VirtualClock) -> None:

@@ -237,7 +237,7 @@ def test_the_pause_is_read_once_per_plan_and_segment(monkeypatch: pytest.MonkeyP
     assert looks == ["get"]
     looks.clear()
     assert sweep(cluster, ranges=1).deleted == 60
-    assert looks == ["get"] + ["get", "segment", "segment"] * 6  # each segment is recorded before and after
+    assert looks == ["get"] + ["get", "segment", "segment"] * 6  # each segment is recorded twice
 
 
 def test_what_one_worker_was_paused_for_is_reported_for_all() -> None:

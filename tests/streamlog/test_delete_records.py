@@ -93,7 +93,7 @@ def test_delete_records_takes_exactly_one_place(arguments: dict[str, int]) -> No
     ("hours", "first"), [(-1, 0), (0, 0), (0.5, 10), (1, 10), (1.5, 20), (2, 20), (2.5, 30), (3, 30), (9, 40)]
 )
 def test_before_a_time_everything_older_goes_and_what_is_as_new_stays(hours: float, first: int) -> None:
-    """Each object holds one hour of records; the last two are in L0."""
+    """The objects are an hour apart, and the last two are in L0."""
     cluster, topic = cluster_with(2, spare=2, partitions=1)
     begin = next(read_topic(cluster, topic)).timestamp_ms
     result = delete_records(cluster, "events", before_time_ms=begin + int(hours * 3_600_000))
