@@ -2,9 +2,9 @@
 
 Run as a script: `python -I -S launch.py RESULT_FILE TIMEOUT_SECONDS PROGRAM [ARGUMENT...]`.
 
-It is a process of its own, and a small one, for two reasons. A program starts with its parent's peak memory on its own
-account, so a large parent would hide the peak of a small program. And Spark's JVM and its Python workers outlive the
-program that started them: this process adopts them (on Linux), waits for them and counts their CPU time, too.
+It is a separate, small process for two reasons. The kernel counts a parent's peak memory as the child's, so a large
+parent would hide the peak of a small program. And Spark's JVM and its Python workers outlive the program that started
+them: this process adopts them (on Linux), waits for them and counts their CPU time, too.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 LINGER_SECONDS = 20.0
-"""How long what the program left running may take to end before it is killed."""
+"""How long the processes that a program leaves running may take to end before they are killed."""
 
 
 def main() -> int:
-    """Run the program; its exit code, or 124 if it took too long."""
+    """Run the program; return its exit code, or 124 if it took too long."""
     result, timeout, *command = sys.argv[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def _reap_orphans() -> float:
-    """Wait for what the program left running; its CPU time."""
+    """Wait for the processes that the program left running; return their CPU time."""
     cpu = 0.0
     deadline = time.monotonic() + LINGER_SECONDS
     while True:

@@ -1,6 +1,7 @@
-"""The benchmarks' command line: start an S3 server, run the given scenarios, print the results and keep them as JSON.
+"""The benchmarks' command line: starts an S3 server, runs the given scenarios, prints the results and keeps them as
+JSON.
 
-The exit code says whether everything ran, not whether the goals were met: a busy machine must not look like a defect.
+The exit code tells whether everything ran, not whether the goals were met: a busy machine must not look like a defect.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ QUICK_FLIGHTS = 40_000
 
 
 def main() -> int:
-    """Run the benchmarks; 0 if all of them ran."""
+    """Run the benchmarks; return 0 if all of them ran."""
     options = _options()
     if options.quick:
         print("quick: a small input and few runs; the figures show that it works, and nothing more")
@@ -76,9 +77,9 @@ def _options() -> argparse.Namespace:
 
 
 def _environment() -> dict[str, str]:
-    """This environment without what would make l0gc, Spark or an S3 client do something else.
+    """Return this environment without variables that change l0gc, Spark or an S3 client.
 
-    The l0gc that is measured is the one that these benchmarks lie beside, wherever the console script comes from.
+    The measured l0gc is the one in the checkout of these benchmarks, wherever the console script comes from.
     """
     foreign = ("L0GC_", "AWS_", "SPARK_", "PYSPARK_", "PYTHON")
     kept = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k != "MASTER"}

@@ -1,7 +1,7 @@
-"""Measuring whole processes from outside, alternating (A B A B ...), and what is said about the figures.
+"""Measures whole processes from outside, alternating (A B A B ...), and describes the figures.
 
-Noise on a busy machine comes in stretches, so programs that are compared take turns, and each round gives one ratio. What
-counts is the median, of the runs and of the rounds' ratios; both are shown, with the extremes.
+Noise on a busy machine comes in stretches, so programs that are compared take turns, and each round gives one ratio.
+The result is the median of the runs and of the rounds' ratios; both are shown, with the extremes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 LAUNCH = Path(__file__).with_name("launch.py")
 RUN_SECONDS = 900.0
-"""How long one process may take."""
+"""How many seconds one process may take."""
 
 
 class BenchmarkFailedError(Exception):
@@ -29,9 +29,9 @@ class BenchmarkFailedError(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of one program. `job` is the part that the program timed itself, where that is what is compared.
+    """One run of one program. `job` is the part that the program timed itself, if that is compared.
 
-    `failed` says how the program failed, where that is an answer, too.
+    `failed` describes the program's failure, if a failure counts as a result.
     """
 
     wall: float
@@ -43,7 +43,7 @@ class Sample:
 
 
 class Bench:
-    """Where programs run: their environment, a scratch folder, and the time that is left for all of them."""
+    """Where programs run: their environment, a scratch folder, and the remaining time for all of them."""
 
     def __init__(self, environment: Mapping[str, str], scratch: Path, seconds: float) -> None:
         self.environment = dict(environment)
@@ -58,7 +58,7 @@ class Bench:
         may_fail: bool = False,
         seconds: float = RUN_SECONDS,
     ) -> Sample:
-        """Run a program and measure it; its stdout is one JSON object, or text that nobody needs.
+        """Run a program and measure it; its stdout is one JSON object, or text that is ignored.
 
         Args:
             may_fail: a failure is a result, and not the end of the benchmark.
@@ -95,7 +95,7 @@ class Bench:
 
 
 def cpu_of(pid: int) -> float:
-    """The user + sys of a process that runs still, in seconds; 0 where no /proc says it."""
+    """Return the user + sys of a running process, in seconds; 0 if /proc does not have it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -104,7 +104,7 @@ def cpu_of(pid: int) -> float:
 
 
 def interleave(programs: Mapping[str, Callable[[int], Sample]], runs: int) -> dict[str, list[Sample]]:
-    """Each program's samples: all programs once, then all of them again, `runs` times."""
+    """Return each program's samples: all programs run once, then all of them again, `runs` times."""
     samples: dict[str, list[Sample]] = {name: [] for name in programs}
     for number in range(runs):
         for name, program in programs.items():
@@ -116,7 +116,7 @@ def interleave(programs: Mapping[str, Callable[[int], Sample]], runs: int) -> di
 
 @dataclass(frozen=True)
 class Spread:
-    """Smallest, middle and largest of some figures."""
+    """The smallest, middle and largest of some figures."""
 
     min: float
     median: float
@@ -148,7 +148,7 @@ class Ratio:
 
 @dataclass(frozen=True)
 class Goal:
-    """What was aimed at, what came out, and whether that is enough."""
+    """A goal, its result, and whether the result is good enough."""
 
     what: str
     value: float
@@ -171,7 +171,7 @@ class Result:
     notes: list[str] = field(default_factory=list)
 
     def lines(self) -> list[str]:
-        """For people."""
+        """Return the result as human-readable lines."""
         width = max(20, *(len(name) + 2 for name in self.samples))
         jobs = any(s.job is not None for runs in self.samples.values() for s in runs)
         head = f"  {'min / median / max':{width}}{'job, s' if jobs else 'wall, s':24}"
@@ -187,7 +187,7 @@ class Result:
         return lines + [f"  {note}" for note in self.notes]
 
     def record(self) -> dict[str, Any]:
-        """For machines."""
+        """Return the result as JSON."""
         return {
             "name": self.name,
             "title": self.title,

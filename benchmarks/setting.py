@@ -1,6 +1,6 @@
-"""What the benchmarks share: where programs run, how many rounds, and the inputs.
+"""The setting that the benchmarks share: where programs run, how many rounds, and the inputs.
 
-Every upload has a prefix of its own in one bucket, so that no run finds anything of another.
+Every upload has its own prefix in one bucket, so that no run finds anything of another.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BENCHMARKS: Final = Path(__file__).parent
 
 @dataclass
 class Setting:
-    """What the benchmarks share."""
+    """The setting that the benchmarks share."""
 
     bench: Bench
     runs: int
@@ -34,10 +34,10 @@ class Setting:
     numbers: itertools.count[int]
 
     def program(self, name: str) -> str:
-        """A program's path, beside this Python or on PATH.
+        """Return a program's path, next to this Python or on PATH.
 
         Raises:
-            BenchmarkFailedError: there is none.
+            BenchmarkFailedError: the program is missing.
         """
         beside = Path(sys.executable).with_name(name)
         found = str(beside) if beside.is_file() else shutil.which(name)
@@ -51,14 +51,14 @@ class Setting:
         return self.bench.run([self.program("l0gc"), *arguments, *flags], {"L0GC_URL": f"s3://{BUCKET}/{prefix}"})
 
     def new_cluster(self) -> str:
-        """A fresh prefix with a cluster and its topic."""
+        """Return a fresh prefix with a cluster and its topic."""
         prefix = self.new_prefix()
         self.l0gc(prefix, "init")
         self.l0gc(prefix, "topic", "create", "flights", "--partitions", str(PARTITIONS))
         return prefix
 
     def keys(self, prefix: str, containing: str = "") -> list[str]:
-        """The keys below a prefix of the benchmarks' bucket that have this in them."""
+        """Return the keys below a prefix of the benchmarks' bucket that contain this text."""
         where = self.bench.environment
         client = boto3.client(
             "s3",
@@ -78,7 +78,7 @@ class Setting:
         return self.l0gc(prefix, "upload", "flights", file, "--key-field", KEY_FIELD)
 
     def flights_file(self) -> tuple[Path, int]:
-        """The flights as one file, written once, and how many there are."""
+        """Return the flights as one file, which is written once, and how many there are."""
         folder = self.bench.scratch / "flights"
         file = folder / "flights-000.ndjson"
         if not file.exists():
@@ -87,7 +87,7 @@ class Setting:
 
     @property
     def quick(self) -> bool:
-        """Whether this only is to show that the benchmarks work."""
+        """Whether the run only has to show that the benchmarks work."""
         return self.flights is not None
 
 

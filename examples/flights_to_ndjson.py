@@ -1,7 +1,7 @@
 """Write the flights that left New York City in 2013 as newline-delimited JSON, ready for `l0gc upload`.
 
-It decides only where the files go; what is in them, and that it is the same everywhere, is up to
-`l0gc.embedded.sample`.
+This program decides only where the files go; `l0gc.embedded.sample` decides their contents, which are the same
+everywhere.
 """
 
 from __future__ import annotations

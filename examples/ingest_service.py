@@ -1,10 +1,10 @@
-"""An ingest service: lines that are posted to /TOPIC are records, and the reply comes when they are committed.
+"""An ingest service: each line posted to /TOPIC is a record, and the reply comes once all lines are committed.
 
     python ingest_service.py --port 8080 &
     curl --data-binary @day.ndjson http://127.0.0.1:8080/events
 
-Each request has a thread, and all threads share one cluster: what they finish at the same time goes into one entry of a
-journal, so a hundred clients do not take a hundred appends. A client that gets no reply, or 503, does not know whether its
+Each request has a thread, and all threads share one cluster: requests that finish at the same time share one entry of a
+journal, so a hundred clients do not cause a hundred appends. A client that gets no reply, or 503, does not know whether its
 records landed; if it sends them again, they may be there twice. SIGTERM ends the service after the requests that it has
 begun. It takes the cluster's URL from `L0GC_URL`.
 """

@@ -4,7 +4,7 @@
 
 # %% [markdown]
 # # Readings of sensors
-# Founds a cluster if there is none, and uploads records whose fields become columns.
+# Create a cluster if it does not exist, and upload records whose fields become columns.
 
 # %%
 import json
@@ -29,9 +29,9 @@ with l0gc.open(os.environ["L0GC_URL"]) as cluster:
 print(f"{uploaded.records} records uploaded")
 
 # %% [markdown]
-# ## What is there now
-# `read_arrow` has all records, also those that came a moment ago. DuckDB takes them batch after batch, so they need not fit
-# the memory; Polars holds them.
+# ## All records
+# `read_arrow` returns all records, including the newest. DuckDB reads them batch after batch, so they need not fit into
+# memory; Polars holds them in memory.
 
 # %%
 with l0gc.open(URL) as cluster:
@@ -45,9 +45,9 @@ with l0gc.open(URL) as cluster:
 print(highest)
 
 # %% [markdown]
-# ## What is in the table
-# Reconcile lifts records into L1, and a sync has the topic's Iceberg table name them. A query that needs a few columns, or a
-# few of many records, reads only these there.
+# ## The table
+# Reconcile lifts records into L1, and a sync adds them to the topic's Iceberg table. A query of a few columns, or of a few
+# of many records, reads only these from the table.
 
 # %%
 with l0gc.open(URL) as cluster:
@@ -64,8 +64,8 @@ by_sensor = duckdb.sql("SELECT sensor, count(*) AS n, sum(reading) AS total FROM
 print(by_sensor)
 
 # %% [markdown]
-# ## What a sweep would delete
-# What is in L1 is no longer needed in L0. Without `dry_run`, sweep deletes, as far as M allows.
+# ## A dry run of a sweep
+# Records in L1 are no longer needed in L0. Without `dry_run`, the sweep deletes what M allows.
 
 # %%
 with l0gc.open(URL) as cluster:

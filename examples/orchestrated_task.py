@@ -18,14 +18,14 @@ import l0gc
 from l0gc.errors import L0gcError
 
 AGAIN = {1, 3}
-"""Exit codes of errors that may have gone the next time: the store failed, or some objects did. The others stay."""
+"""Exit codes of errors that may be gone the next time: the store failed, or some objects did. Other errors persist."""
 
 
 def load(url: str, topic: str, files: Sequence[Path], *, attempts: int = 4, wait_s: float = 5.0) -> tuple[int, int]:
-    """Upload the files and lift them into L1; returns how many records are new, and how many were there.
+    """Upload the files and lift them into L1; return how many records are new, and how many were there.
 
-    The producer's name stands for this input. A run that was killed half-way, or whose reply was lost, is repeated with the
-    same name and files, and goes on where it ended.
+    The producer's name stands for this input. A run that was killed half-way, or whose reply was lost, is repeated with
+    the same name and files, and continues where it ended.
     """
     producer = f"load-{files[0].stem}"
     new = 0

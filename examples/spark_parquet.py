@@ -1,4 +1,4 @@
-"""Parquet files into a topic, a JSON record for each row; or a topic's JSON records into Parquet files.
+"""Copy Parquet files into a topic, a JSON record for each row; or a topic's JSON records into Parquet files.
 
 python examples/spark_parquet.py in URL TOPIC PATH [KEY_COLUMN]
 python examples/spark_parquet.py out URL TOPIC PATH

@@ -19,7 +19,7 @@ counts = words.groupBy("word").count().selectExpr("word AS key", "CAST(count AS 
 
 
 def write(changed: DataFrame, batch_id: int) -> None:
-    # Spark's Python sinks take no updates, so each batch of them is written here, and known again by its number.
+    # Spark's Python sinks take no updates, so this writes each batch of them, which is recognised by its number.
     sink = changed.write.format("l0gc").options(url=url, topic=target)
     sink.options(producerName=f"words {checkpoint}", batchId=str(batch_id)).mode("append").save()
 

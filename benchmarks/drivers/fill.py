@@ -1,9 +1,9 @@
-"""Found a cluster, fill it with L0 objects, and publish M; the cluster is named by the environment.
+"""Found a cluster, fill it with L0 objects, and publish M; the environment names the cluster.
 
-Run as a script: `fill.py SHARDS GARBAGE LIVE [GARBAGE LIVE]`; the last two are objects that the store makes up, which are
-counted and not put there. What is published has the counts that `compute-watermark` would have seen. Garbage has the epochs
-1 to M, live objects the epochs above it. Names are random and the same in every run; each goes to the shard that l0gc's own
-hash gives it. Prints what it made as JSON.
+Run as a script: `fill.py SHARDS GARBAGE LIVE [GARBAGE LIVE]`; the last two count objects that the store generates and
+that are not put. The published watermark has the counts that `compute-watermark` would have seen. Garbage has the
+epochs 1 to M, live objects the epochs above it. Names are random and the same in every run; each goes to the shard that
+l0gc's own hash gives it. Prints what it created as JSON.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ EPOCH: Final = 10
 BODY: Final = b"x" * 200
 PUTS_AT_ONCE: Final = 32
 FOREIGN: Final = ("level_zero/data/README", "level_zero/data/000/1/short", "level_one/data/events-1/00000/kept.parquet")
-"""Keys that are no L0 keys, which nothing may touch."""
+"""Keys that are not L0 keys, which no program may touch."""
 
 
 def keys(layout: KeyLayout, count: int, first_epoch: int, last_epoch: int, rng: random.Random) -> Iterator[str]:
-    """The keys of so many objects, spread over the epochs from the first to the last."""
+    """Yield the keys of `count` objects, spread over the epochs from the first to the last."""
     for i in range(count):
         name = str(uuid.UUID(int=rng.getrandbits(128), version=4))
         yield layout.format(layout.shard_of(name), first_epoch + i % (last_epoch - first_epoch + 1), name)
 
 
 async def put_all(store: Obstore, names: Iterator[str]) -> None:
-    """Put an object of each name, a few at a time."""
+    """Put an object with each name, a few at a time."""
 
     async def work() -> None:
         for name in names:
@@ -51,7 +51,7 @@ async def put_all(store: Obstore, names: Iterator[str]) -> None:
 
 
 def main(shards: int, garbage: int, live: int, made_up_garbage: int = 0, made_up_live: int = 0) -> dict[str, Any]:
-    """Found and fill."""
+    """Found the cluster and fill it."""
     with api.open(os.environ["L0GC_URL"]) as opened:
         cluster, store = opened.handles(), opened.store
         store.create_bucket()

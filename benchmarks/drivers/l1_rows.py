@@ -1,6 +1,7 @@
-"""A journal with very many L1 objects, as rows alone: `l1_rows.py fill ROWS`, `l1_rows.py head`, and `l1_rows.py replay`.
+"""Measures a journal with very many L1 objects, as rows alone: `l1_rows.py fill ROWS`, `l1_rows.py head`, and
+`l1_rows.py replay`.
 
-The cluster is named by the environment. Prints the checkpoint's size, or what was read and how long it took, as JSON.
+The environment names the cluster. Prints the checkpoint's size, or what was read and how long it took, as JSON.
 """
 
 from __future__ import annotations
@@ -40,14 +41,14 @@ def main(what: str, rows: int = 0) -> dict[str, Any]:
 
 
 def _fill(opened: api.Cluster, rows: int) -> int:
-    """Found a cluster whose only topic has so many L1 objects; return the size of its journal's checkpoint."""
+    """Found a cluster whose only topic has this many L1 objects; return the size of its journal's checkpoint."""
     opened.init(journals=1)
     opened.topics.create("flights", PARTITIONS)
     cluster = opened.handles()
     for _ in range(3):
         cluster.controller.advance()
     topic, handle = cluster.controller.snapshot().topic("flights"), cluster.journal(0)
-    handle.advance(cluster.controller.epoch())  # a checkpoint is of an entry
+    handle.advance(cluster.controller.epoch())  # a checkpoint needs an entry
     chance, each = np.random.default_rng(1), rows // PARTITIONS
     listed = np.zeros(each * PARTITIONS, L1_ROW)
     listed["partition"] = np.repeat(np.arange(PARTITIONS), each)

@@ -1,6 +1,7 @@
-"""A journal with very many unreconciled extents: `large_journal.py fill EXTENTS`, and `large_journal.py replay`.
+"""Measures a journal with very many unreconciled extents: `large_journal.py fill EXTENTS`, and `large_journal.py
+replay`.
 
-The cluster is named by the environment. Prints sizes, or what a replay found and how long it took, as JSON.
+The environment names the cluster. Prints sizes, or what a replay found and how long it took, as JSON.
 """
 
 from __future__ import annotations

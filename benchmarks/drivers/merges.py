@@ -1,7 +1,8 @@
-"""A history of small reconciles: `merges.py merged BATCHES`, or `merges.py once BATCHES` for the same in one reconcile.
+"""Runs a history of small reconciles: `merges.py merged BATCHES`, or `merges.py once BATCHES` for the same in one
+reconcile.
 
-The cluster is named by the environment. The first way merges after each reconcile, and deletes what was replaced, as vacuum
-does when its grace period is over. Prints, as JSON, what was left and what it took.
+The environment names the cluster. The first way merges after each reconcile, and deletes the replaced objects, as
+vacuum does after the grace period. Prints, as JSON, what was left and what it took.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from l0gc.streamlog.journal.rows import Rows, name_text
 
 PARTITIONS: Final = 8
 BATCH: Final = 200
-"""Records of a batch, over all partitions."""
+"""The records of a batch, over all partitions."""
 EARLY: Final = 20
-"""Reconciles after which journal checkpoints are measured for the first time."""
+"""The number of reconciles after which journal checkpoints are measured for the first time."""
 
 
 def main(way: str, batches: int) -> dict[str, Any]:
-    """Upload, reconcile, merge."""
+    """Upload, reconcile and merge."""
     records = flights()
     lifted = merged = rewritten = most = 0
     checkpoints: list[int] = []
@@ -61,7 +62,7 @@ def main(way: str, batches: int) -> dict[str, Any]:
 
 
 def _vacuum(cluster: l0gc.api.Cluster, journal: JournalHandle, topic: str) -> None:
-    """Delete what the journal has dropped, and have it forget that."""
+    """Delete what the journal has dropped, and let it forget that."""
     dropped: Rows = journal.catch_up().dropped
     names = {name_text(name) for name in dropped["name"]}
     store = cluster.handles().store

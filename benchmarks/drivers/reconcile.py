@@ -1,4 +1,4 @@
-"""`l0gc reconcile` with the session's start and the job timed apart; the cluster is named by the environment."""
+"""Runs `l0gc reconcile`, and times the session's start and the job separately; the environment names the cluster."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Many partitions with few records each: `shared_l1.py round PARTITIONS`, or `shared_l1.py history PARTITIONS ROUNDS`.
+"""Measures many partitions with few records each: `shared_l1.py round PARTITIONS`, or `shared_l1.py history PARTITIONS
+ROUNDS`.
 
-The cluster is named by the environment. `round` uploads ten records of 100 bytes for each partition, reconciles them and
-reads them all; `history` does so round after round, with a merge after each. Prints, as JSON, the requests and the bytes of
-each step, counted at the store, and the CPU time.
+The environment names the cluster. `round` uploads ten records of 100 bytes for each partition, reconciles them and
+reads them all; `history` does so round after round, with a merge after each. Prints, as JSON, the requests and the
+bytes of each step, counted at the store, and the CPU time.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Counted:
 
 
 def main(what: str, partitions: int, rounds: int = 1) -> dict[str, Any]:
-    """Upload, reconcile, merge, read."""
+    """Upload, reconcile, merge and read."""
     chance = random.Random(1)
     steps: dict[str, Counter[str]] = {"reconcile": Counter(), "merge": Counter(), "read": Counter()}
     cpu = dict.fromkeys(steps, 0.0)

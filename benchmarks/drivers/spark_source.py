@@ -1,6 +1,6 @@
-"""`format("l0gc")` and plain Parquet in Spark, the job timed apart from the session's start.
+"""Runs `format("l0gc")` and plain Parquet in Spark, and times the job separately from the session's start.
 
-Usage: spark_source.py JOB ARGUMENT... with the name of one of the functions below; the cluster is named by the environment.
+Usage: spark_source.py JOB ARGUMENT... with the name of one of the functions below; the environment names the cluster.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ LONG_JOBS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
 }
-"""Java compiles as well as it can, as in the sessions that users start; those of l0gc's commands are for short jobs. Records
-go from Python to Java as docs/work/spark.md advises."""
+"""Settings of long jobs: Java optimises as well as it can, as in users' sessions; l0gc's own settings are for short
+jobs. Records go from Python to Java as docs/work/spark.md advises.
+"""
 STORED = (
     "offset bigint NOT NULL, timestamp timestamp NOT NULL, key binary, value binary NOT NULL, epoch bigint NOT NULL"
 )
@@ -42,7 +43,7 @@ _TEXT = "concat('record ', id, ' with a text that is about as long as a line of 
 
 
 def fill(spark: SparkSession, topic: str, records: str, folder: str) -> int:
-    """That many records of about 100 bytes in L1, and a copy of the L1 objects in a folder."""
+    """Put this many records of about 100 bytes into L1, and a copy of the L1 objects into a folder."""
     _write(spark.range(int(records)).selectExpr("CAST(id AS STRING) AS key", f"{_TEXT} AS value"), topic)
     with l0gc.open(os.environ["L0GC_URL"]) as cluster:
         lifted = cluster.reconcile(spark).records
@@ -55,19 +56,22 @@ def fill(spark: SparkSession, topic: str, records: str, folder: str) -> int:
 
 
 def read(spark: SparkSession, topic: str) -> int:
-    """Every record of L1, with every column that is stored."""
+    """Read every record of L1, with every stored column."""
     frame = spark.read.format("l0gc").schema(STORED).options(url=os.environ["L0GC_URL"], topic=topic)
     return _nowhere(frame.load())
 
 
 def read_parquet(spark: SparkSession, folder: str) -> int:
-    """The same of the same files on the local disk, by Spark's own reader, which checks nothing."""
+    """Read the same files on the local disk by Spark's own reader, which checks nothing."""
     return _nowhere(spark.read.parquet(folder))
 
 
 def beside(spark: SparkSession, topic: str, folder: str, rounds: str) -> dict[str, Any]:
-    """What reading takes in one session, and Spark's own reader for the same of the same files, in turn: seconds, and those
-    of user + sys, round by round. The first round is not counted: Java compiles in it, and Python's processes start."""
+    """Read a topic and the same files by Spark's own reader, in turn, in one session; return the seconds and those of
+    user + sys of each round.
+
+    The first round is not counted, because Java compiles and Python's processes start in it.
+    """
     plain = spark.read.parquet(folder)
     files = len(list(Path(folder).iterdir()))
     batches = str(-(-plain.count() // files))
@@ -89,8 +93,10 @@ def beside(spark: SparkSession, topic: str, folder: str, rounds: str) -> dict[st
 
 
 def shared(spark: SparkSession, partitions: str, records: str, lifts: str, rounds: str) -> dict[str, Any]:
-    """What reading so many records takes, in shared L1 objects and in objects of single partitions, as `beside`. Each topic
-    is reconciled `lifts` times."""
+    """Read `records` records in shared L1 objects and in objects of single partitions, as `beside` does.
+
+    Each topic is reconciled `lifts` times.
+    """
     with l0gc.open(os.environ["L0GC_URL"]) as cluster:
         for topic in (SHARED, OWN):
             cluster.topics.create(topic, int(partitions))
@@ -118,8 +124,11 @@ def _columns_of(spark: SparkSession, topic: str, columns: str) -> DataFrame:
 def _in_turn(
     jobs: dict[str, tuple[Callable[[], int], Callable[[], int]]], rounds: int
 ) -> tuple[int, dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]]]:
-    """Run pairs of jobs in turn; return how many records each has read, and of each pair the seconds, and those of user +
-    sys, round by round. The first round is not counted."""
+    """Run pairs of jobs in turn; return how many records each has read, and for each pair the seconds, and those of
+    user + sys, round by round.
+
+    The first round is not counted.
+    """
     found: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] = {name: ([], []) for name in jobs}
     records = set()
     for number in range(rounds + 1):
@@ -135,7 +144,7 @@ def _in_turn(
 
 
 def _used() -> float:
-    """Seconds of user + sys that this process, and those that it has started, have taken; 0 where there is no /proc."""
+    """Return the seconds of user + sys of this process and its children; 0 without /proc."""
     parents, used = {}, {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):  # it has ended
@@ -149,7 +158,7 @@ def _used() -> float:
 
 
 def write(spark: SparkSession, topic: str, field: str, file: str) -> Callable[[], int]:
-    """The lines of a file, by a field as their key, into a topic."""
+    """Write the lines of a file into a topic, with a field as their key."""
     _write(_keyed(spark, field, file), topic)
 
     def written() -> int:
@@ -160,7 +169,7 @@ def write(spark: SparkSession, topic: str, field: str, file: str) -> Callable[[]
 
 
 def write_parquet(spark: SparkSession, folder: str, field: str, file: str) -> Callable[[], int]:
-    """The same into Parquet files on the local disk."""
+    """Write the same into Parquet files on the local disk."""
     _keyed(spark, field, file).write.option("compression", "zstd").parquet(folder)
     return lambda: int(spark.read.parquet(folder).count())
 
@@ -176,7 +185,7 @@ def _write(rows: DataFrame, topic: str) -> None:
 
 
 def _drained(frame: DataFrame) -> int:
-    """Run a stream to nowhere until it has read what there is; how many rows that were."""
+    """Run a stream that discards its rows until it has read all that there is; return the number of rows."""
     with tempfile.TemporaryDirectory() as checkpoint:
         sink = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
         query = sink.trigger(availableNow=True).start()
@@ -185,7 +194,7 @@ def _drained(frame: DataFrame) -> int:
 
 
 def _nowhere(frame: DataFrame) -> int:
-    """Compute all of a frame; how many rows that were."""
+    """Compute all of a frame; return the number of rows."""
     from pyspark.sql import Observation
     from pyspark.sql import functions as F
 
@@ -205,7 +214,7 @@ def main(job: str, *arguments: str) -> dict[str, Any]:
     ready = time.monotonic()
     found = jobs[job](spark, *arguments)
     done = time.monotonic()
-    counted = found() if callable(found) else found  # when the clock has stopped
+    counted = found() if callable(found) else found  # after the clock has stopped
     spark.stop()
     more = counted if isinstance(counted, dict) else {"records": counted}
     return {"job_seconds": done - ready, "session_seconds": ready - started, **more}

@@ -1,7 +1,7 @@
-"""A topic with very many L1 objects, of which there are only the journal's rows: `tables.py FILES ROUND`.
+"""Builds a topic with very many L1 objects, of which only the journal's rows exist: `tables.py FILES ROUND`.
 
-The cluster is named by the environment. Round 0 creates it; each later one has ten objects more than the one before, and
-twenty less: the oldest of ten partitions, and ten that five merges replaced. A sync of a table opens none of them.
+The environment names the cluster. Round 0 creates it; each later round adds ten objects and removes twenty: the oldest
+of ten partitions, and ten that five merges replaced. A sync of a table opens none of them.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from l0gc.streamlog.journal.topic import TopicState
 PARTITIONS: Final = 64
 OBJECT_RECORDS: Final = 1_000
 EPOCHS: Final = 1_000
-"""Over so many epochs the objects of round 0 were written."""
+"""The number of epochs in which the objects of round 0 were written."""
 
 
 def main(files: int, round_: int) -> dict[str, Any]:
-    """Have the journal list what there is in this round."""
+    """Let the journal list the objects of this round."""
     with api.open(os.environ["L0GC_URL"]) as opened:
         cluster = opened.handles()
         if not round_:
@@ -33,7 +33,7 @@ def main(files: int, round_: int) -> dict[str, Any]:
             opened.topics.create("flights", PARTITIONS)
             cluster.controller.advance()
         topic, handle = cluster.controller.snapshot().topic("flights"), cluster.journal(0)
-        handle.advance(cluster.controller.advance())  # a checkpoint is of an entry
+        handle.advance(cluster.controller.advance())  # a checkpoint needs an entry
         rows = [_rows(p, files // PARTITIONS + (p < files % PARTITIONS), round_) for p in range(PARTITIONS)]
         state = TopicState(topic.revision, topic.topic_id)
         state.listed = RowList(np.concatenate(rows))
@@ -47,7 +47,7 @@ def main(files: int, round_: int) -> dict[str, Any]:
 
 
 def _rows(partition: int, files: int, rounds: int) -> Rows:
-    """The rows of a partition after so many rounds; names are the same each time."""
+    """Return the rows of a partition after this many rounds; names are the same each time."""
     names = np.random.default_rng(partition)
 
     def row(base: int, last: int, epoch: int) -> tuple[int, int, int, int, int, int, bytes, int]:

@@ -1,4 +1,4 @@
-"""The plain way to a histogram of a bucket's epochs: boto3's paginator, key by key. Prints it as JSON.
+"""Computes a histogram of a bucket's epochs in the plain way: boto3's paginator, key by key. Prints it as JSON.
 
 Run as a script: `boto_scan.py BUCKET PREFIX`, with the endpoint and the credentials in the environment.
 """
@@ -16,7 +16,7 @@ KEY: Final = re.compile(r"[0-9]{3}/([0-9]{18})/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0
 
 
 def main(bucket: str, prefix: str) -> dict[str, tuple[int, int]]:
-    """Objects and bytes at each epoch; `none` for other keys."""
+    """Return the objects and bytes at each epoch; `none` for other keys."""
     epochs: dict[str, tuple[int, int]] = {}
     for page in boto3.client("s3").get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for found in page.get("Contents", []):

@@ -1,4 +1,5 @@
-"""A sweep as one writes it with boto3: list everything, compare epochs, delete with 8 threads. No record, no pace, no check.
+"""Sweeps as a simple script with boto3 does: list everything, compare epochs, delete with 8 threads. No record, no
+pace, no check.
 
 Run as a script: `boto_sweep.py BUCKET PREFIX WATERMARK`.
 """
@@ -19,7 +20,7 @@ EPOCH = re.compile(r"/[0-9]{3}/([0-9]{18})/[0-9a-f-]{36}$")
 
 
 def main(bucket: str, prefix: str, watermark: int) -> dict[str, int]:
-    """Delete what is below `prefix` with an epoch at or below the watermark."""
+    """Delete everything below `prefix` with an epoch at or below the watermark."""
     config = Config(max_pool_connections=10, s3={"addressing_style": "path"})
     s3 = boto3.client("s3", endpoint_url=os.environ.get("AWS_ENDPOINT_URL_S3"), config=config)
 

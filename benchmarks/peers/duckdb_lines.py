@@ -1,7 +1,7 @@
-"""The lines of a file to one Parquet file on the local disk with DuckDB, on all cores, as a whole process.
+"""Writes the lines of a file to one Parquet file on the local disk with DuckDB, on all cores, as a whole process.
 
-What l0gc's reconcile is compared with: neither checks, nor orders, nor uploads, nor commits anything.
-Usage: duckdb_lines.py SOURCE TARGET
+l0gc's reconcile is compared with this, which does not check, order, upload or commit anything. Usage: duckdb_lines.py
+SOURCE TARGET
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A plain Spark job for the same records: NDJSON lines in, Parquet with zstd out, spread over 8 files by a hash of a key.
+"""A plain Spark job for the same records: NDJSON lines in, Parquet with zstd out, spread over 8 files by a hash of a
+key.
 
-Lines are read as text and kept as they are, and only the key is taken out of them. The session has the settings that
-l0gc's jobs have; it is up before the clock starts. Nothing is checked, ordered or committed, and the output is local.
+Lines are read as text and kept unchanged; only the key is parsed. The session has the settings of l0gc's jobs and
+starts before the clock. Nothing is checked, ordered or committed, and the output is local.
 """
 
 from __future__ import annotations

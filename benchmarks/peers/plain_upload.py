@@ -1,8 +1,8 @@
 """The same upload without any guarantee: lines to 8 groups by a key, 4 MiB of records to an object, objects to S3.
 
-Written as one would with pyarrow, boto3 and msgspec and nothing else to care for: only the key is decoded, a group is an
-Arrow record batch, an object is one Arrow IPC stream with zstd, and two threads encode and put while the lines are read.
-There is no epoch, no checksum, no log and no order among objects; a run that is cut off leaves what it leaves.
+It is a simple program with pyarrow, boto3 and msgspec: only the key is decoded, a group is an Arrow record batch, an
+object is one Arrow IPC stream with zstd, and two threads encode and put while the lines are read. It has no epoch, no
+checksum, no log and no order among objects; a run that is cut off cleans nothing up.
 """
 
 from __future__ import annotations
@@ -24,14 +24,16 @@ from botocore.config import Config
 
 BATCH_BYTES = 4 << 20
 RECORD_OVERHEAD = 16
-"""What l0gc counts beside a record's bytes; counted here, too, so that the objects are as many and as large."""
+"""The bytes that l0gc adds to a record's own when it counts; counted here, too, so that the objects are as many and as
+large.
+"""
 THREADS = 2
 SCHEMA = pa.schema([("timestamp", pa.timestamp("ms", tz="UTC")), ("key", pa.binary()), ("value", pa.binary())])
 OPTIONS = pa.ipc.IpcWriteOptions(compression="zstd")
 
 
 class Sender:
-    """Encodes and puts batches on a few threads; at most one more than these is waiting."""
+    """Encodes and puts batches on a few threads; at most one more batch waits."""
 
     def __init__(self, bucket: str, prefix: str) -> None:
         self._client = boto3.client(
@@ -52,7 +54,7 @@ class Sender:
         self._sent.append(future)
 
     def finish(self) -> list[int]:
-        """The objects' sizes, once all are put."""
+        """Return the objects' sizes, once all are put."""
         with self._pool:
             return [f.result() for f in self._sent]
 

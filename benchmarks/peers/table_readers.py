@@ -1,7 +1,8 @@
-"""Read a table's records through PyIceberg or DuckDB, or its Parquet files plainly: `table_readers.py ENGINE HOW FILE...`.
+"""Reads a table's records through PyIceberg or DuckDB, or its Parquet files plainly: `table_readers.py ENGINE HOW
+FILE...`.
 
-ENGINE is `pyiceberg` or `duckdb`, HOW `table` or `plain`; FILE is the metadata file of the table, or are all of its data
-files. Each reads every column of every record. Connections are made before the time begins.
+ENGINE is `pyiceberg` or `duckdb`, HOW `table` or `plain`; FILE is the table's metadata file, or the FILEs are all its
+data files. Each reads every column of every record. Connections are made before the clock starts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 
 
 def main(engine: str, how: str, files: list[str]) -> dict[str, Any]:
-    """Read it all; how many records that were."""
+    """Read everything; return the number of records."""
     read = {"pyiceberg": _pyiceberg, "duckdb": _duckdb}[engine](how, files)
     started = time.monotonic()
     records = read()

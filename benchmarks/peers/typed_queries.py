@@ -1,6 +1,7 @@
-"""Query a table through DuckDB by its typed columns, or by the JSON of its values: `typed_queries.py WHAT HOW METADATA`.
+"""Queries a table through DuckDB by its typed columns, or by the JSON of its values: `typed_queries.py WHAT HOW
+METADATA`.
 
-WHAT is `sum`, `group by` or `range`, HOW `typed` or `JSON`. The connection is made before the time begins.
+WHAT is `sum`, `group by` or `range`, HOW `typed` or `JSON`. The connection is made before the clock starts.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ TYPES: Final = {"distance": "BIGINT", "dep_delay": "BIGINT", "air_time": "BIGINT
 
 
 def main(what: str, how: str, metadata: str) -> dict[str, Any]:
-    """Run the query; its rows as text, and how long it took."""
+    """Run the query; return its rows as text, and its duration."""
     names = ("distance", "carrier", "dep_delay", "air_time", "time_hour")
     fields = {name: name if how == "typed" else _of_json(name) for name in names}
     connection = a_duckdb()

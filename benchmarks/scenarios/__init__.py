@@ -1,4 +1,4 @@
-"""What can be measured, by its name on the command line."""
+"""The benchmarks, by their names on the command line."""
 
 from __future__ import annotations
 
@@ -58,5 +58,5 @@ SCENARIOS: Final[dict[str, Callable[[Setting], Result]]] = {
 
 
 def describe() -> dict[str, str]:
-    """Each benchmark's name, and what it measures."""
+    """Return each benchmark's name, and what it measures."""
     return {name: (f.__doc__ or "").strip().splitlines()[0] for name, f in SCENARIOS.items()}

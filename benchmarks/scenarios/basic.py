@@ -1,6 +1,6 @@
-"""What is measured: uploads, reconciling, memory and start-up.
+"""Measures uploads, reconciling, memory and start-up.
 
-Every run has a prefix of its own in one bucket, and what it did is checked: a program that loses records is not fast.
+Every run has its own prefix in one bucket, and its result is checked: a program that loses records is not fast.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUSY_GC_GOAL: Final = 3.0
 
 
 def upload(setting: Setting) -> Result:
-    """`l0gc upload` beside a script that keeps none of its promises, and beside a copy of the file."""
+    """Compare `l0gc upload` with a script that keeps none of its promises, and with a copy of the file."""
     file, records = setting.flights_file()
 
     def ours(_: int) -> Sample:
@@ -64,7 +64,7 @@ def upload(setting: Setting) -> Result:
 
 
 def reconcile(setting: Setting) -> Result:
-    """The reconcile job beside a plain Spark job that writes the same records as Parquet."""
+    """Compare the reconcile job with a plain Spark job that writes the same records as Parquet."""
     file, records = setting.flights_file()
 
     def ours(_: int) -> Sample:
@@ -101,7 +101,7 @@ def reconcile(setting: Setting) -> Result:
 
 
 def memory(setting: Setting) -> Result:
-    """The peak memory of an upload, a reconcile and a read, each for a small and for a large input."""
+    """Measure the peak memory of an upload, a reconcile and a read, each for a small and for a large input."""
     file, _ = setting.flights_file()
     samples: dict[str, list[Sample]] = {}
     goals = []
@@ -156,7 +156,7 @@ def _reading(setting: Setting, file: Path, _: int) -> tuple[str, Callable[[int],
 
 
 def startup(setting: Setting) -> Result:
-    """Commands on a small bucket: with nothing to do, M and its listing, and `gc` with nothing due and of a small upload."""
+    """Measure commands on a small bucket: an idle one, M and its listing, and `gc` idle and after a small upload."""
     file, records = _sized(setting.flights_file()[0], setting.bench.scratch / "small.ndjson", 5_000_000)
     prefix, quiet, busy = (setting.new_cluster() for _ in range(3))
     for each in (prefix, quiet):
@@ -212,7 +212,7 @@ def startup(setting: Setting) -> Result:
 
 
 def _sized(source: Path, target: Path, size: int) -> tuple[Path, int]:
-    """`target` with the lines of `source`, repeated until it has `size` bytes, and the number of lines."""
+    """Return `target` with the lines of `source`, repeated until it has `size` bytes, and the number of lines."""
     written = lines = 0
     with target.open("wb") as out:
         while written < size:
@@ -226,7 +226,7 @@ def _sized(source: Path, target: Path, size: int) -> tuple[Path, int]:
 
 
 def check(who: str, sample: Sample, records: int) -> None:
-    """Raises `BenchmarkFailedError`: the program did not do what it was given."""
+    """Raise `BenchmarkFailedError` if the program did not do its task."""
     if sample.output.get("records") != records:
         raise BenchmarkFailedError(f"{who} was given {records} records and says {sample.output.get('records')}")
 
@@ -236,7 +236,7 @@ def _ratio(samples: dict[str, list[Sample]], ours: str, theirs: str, of: Callabl
 
 
 def wall_goal(samples: dict[str, list[Sample]], name: str, limit: float) -> Goal:
-    """A limit for a program's median wall time."""
+    """Return a limit for a program's median wall time."""
     median = Spread.of([s.wall for s in samples[name]]).median
     return Goal(f"{name}, median wall", median, limit, f"{median:.2f} s")
 

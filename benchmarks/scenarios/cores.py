@@ -1,4 +1,4 @@
-"""One process on all cores of the machine: what upload, reconcile and read take, next to programs that promise nothing."""
+"""Measures upload, reconcile and read in one process on all cores, next to programs that promise nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECONCILE_GOAL: Final = 1.5
 
 
 def cores(setting: Setting) -> Result:
-    """`l0gc upload` beside `s5cmd cp`, `l0gc reconcile` in one process beside DuckDB, and `l0gc read`, of the same lines."""
+    """Compare `l0gc upload` with `s5cmd cp`, `l0gc reconcile` here with DuckDB, and run `l0gc read`, on one input."""
     records = 80_000 if setting.quick else 2_000_000
     file = _lines(setting.bench.scratch / "lines.ndjson", records)
     prefixes: dict[int, str] = {}

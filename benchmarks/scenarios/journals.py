@@ -1,7 +1,7 @@
-"""What l0gc costs goes with its objects and journals: many partitions, idle clusters, a large journal, many writers.
+"""Measures whether costs grow with objects and journals: many partitions, idle clusters, a large journal, many writers.
 
-Requests are counted by a proxy, in rounds that nobody times. Contention is measured through the same proxy with a delay, so
-that a lost race costs what it costs on S3.
+A proxy counts requests, in rounds that are not timed. Contention is measured through the same proxy with a delay, so
+that a lost race costs as much as on S3.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ LOGS: Final = "l0gc/"
 
 
 def partitions(setting: Setting) -> Result:
-    """Uploading and reading the same records in 16, 1,024 and 16,384 partitions, before and after a reconcile."""
+    """Upload and read the same records in 16, 1,024 and 16,384 partitions, before and after a reconcile."""
     file, records = setting.flights_file()
     newest: dict[int, str] = {}
     written: dict[int, tuple[int, int]] = {}
@@ -93,7 +93,7 @@ def partitions(setting: Setting) -> Result:
 
 
 def idle(setting: Setting) -> Result:
-    """Housekeeping and status of an idle cluster of 1,024 partitions with a tick due, and of 100,000 in one topic."""
+    """Measure housekeeping and status of an idle cluster: 1,024 partitions with a tick due, and 100,000 partitions."""
     file, _ = setting.flights_file()
     prefix = _cluster(setting, MANY, journals=4)
     setting.l0gc(prefix, "upload", "flights", file, "--key-field", FIELD)
@@ -128,7 +128,7 @@ def idle(setting: Setting) -> Result:
 
 
 def replay(setting: Setting) -> Result:
-    """A journal with 1,000,000 unreconciled extents: writing its history, and replaying it in another process."""
+    """Write the history of a journal with 1,000,000 unreconciled extents, and replay it in another process."""
     extents = 50_000 if setting.quick else 1_000_000
     script = BENCHMARKS / "drivers" / "large_journal.py"
     prefix = setting.new_prefix()
@@ -157,7 +157,7 @@ def replay(setting: Setting) -> Result:
 
 
 def rows(setting: Setting) -> Result:
-    """A journal that lists 500,000 L1 objects: M from it, a replay, `status` and a quiet `gc`, next to one of 1,000."""
+    """Measure M, a replay, `status` and a quiet `gc` of a journal with 500,000 L1 objects, next to one with 1,000."""
     many, script = 50_000 if setting.quick else 500_000, BENCHMARKS / "drivers" / "l1_rows.py"
     prefixes, sizes = {n: setting.new_prefix() for n in (L1_FEW, many)}, dict[int, int]()
 
@@ -176,7 +176,7 @@ def rows(setting: Setting) -> Result:
 
     for count, prefix in prefixes.items():
         sizes[count] = driver(count, "fill", str(count)).output["checkpoint_bytes"]
-        for _ in range(2):  # the first gc computes M and notes what is quiet
+        for _ in range(2):  # the first gc computes M and notes that nothing is due
             setting.l0gc(prefix, "gc")
     runs = {what: partial(reading, what) for what in ("head", "replay")}
     runs |= {f"{name}, {n:,} rows": partial(command, n, name) for name in ("status", "gc") for n in prefixes}
@@ -195,7 +195,7 @@ def rows(setting: Setting) -> Result:
 
 
 def contention(setting: Setting) -> Result:
-    """Many uploads into one journal, beside as many journals, through a proxy that delays each request by 20 ms."""
+    """Compare many uploads into one journal with as many journals, through a proxy that delays each request by 20 ms."""
     file, _ = setting.flights_file()
     parts = _split(file, setting.bench.scratch / "parts", max(WRITERS), 2_000 if setting.quick else 10_000)
     samples: dict[str, list[Sample]] = {}
@@ -224,7 +224,7 @@ def contention(setting: Setting) -> Result:
 
 
 def _contend(setting: Setting, proxy: CountingProxy, files: list[Path], *, shared: bool) -> Sample:
-    """All files at once, each by a process of its own: into one topic, or each into a topic in a journal of its own."""
+    """Upload all files at once, each in its own process: into one topic, or each into a topic with its own journal."""
     prefix = setting.new_prefix()
     setting.l0gc(prefix, "init", "--journals", str(max(WRITERS)))
     topics = ["flights"] if shared else [f"flights-{n}" for n in range(len(files))]
@@ -267,7 +267,7 @@ def _walls(samples: dict[str, list[Sample]], ours: str, theirs: str) -> Ratio:
 
 
 def _split(file: Path, folder: Path, parts: int, lines: int) -> list[Path]:
-    """So many files of so many lines each."""
+    """Return this many files of this many lines each."""
     folder.mkdir(exist_ok=True)
     files = []
     with file.open("rb") as source:

@@ -1,4 +1,4 @@
-"""What merges leave of a history of small reconciles, what they write for that, and how quickly it is read."""
+"""Measures what merges leave of a history of small reconciles, what they write for that, and how fast it is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHECKPOINT_GOAL: Final = 1.1
 
 
 def merges(setting: Setting) -> Result:
-    """200 reconciles of 200 flights each into 8 partitions, with a merge after each; then reading them all."""
+    """Reconcile 200 times 200 flights into 8 partitions, with a merge after each; then read them all."""
     batches = 40 if setting.quick else BATCHES
     found: dict[str, Sample] = {}
     prefixes = {way: setting.new_prefix() for way in ("merged", "once")}

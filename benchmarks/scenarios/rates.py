@@ -1,7 +1,7 @@
-"""How many keys a second of processor time is good for; docs/why/scaling.md works with these figures.
+"""Measures keys per second of processor time, the figures with which docs/why/scaling.md computes.
 
-Each is the difference between a large and a small bucket, so what starting takes is not in it. The buckets are made up as
-they are listed, by a server that takes its share of the machine.
+Each is the difference between a large and a small bucket, which excludes the start. A server generates the buckets as
+they are listed, and takes its share of the machine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SHARDS: Final = 1_000
 
 
 def rates(setting: Setting) -> Result:
-    """Keys listed and deleted in a second of processor time."""
+    """Measure keys listed and deleted in a second of processor time."""
     listed, deleted, scanned = (5_000, 2_000, 5_000) if setting.quick else (500_000, 200_000, 1_000_000)
     on_spark = ("compute-watermark", "--dry-run", "--engine", "spark")
     programs = {

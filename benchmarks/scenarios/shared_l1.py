@@ -1,4 +1,4 @@
-"""What many partitions with few records cost: their shared L1 objects, and the drains of these."""
+"""Measures many partitions with few records: their shared L1 objects, and the drains of these."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ ROUNDS: Final = 32
 HISTORY_PARTITIONS: Final = 1_000
 HISTORY_PUTS_GOAL: Final = 42_000 / 25
 HISTORY_GETS_GOAL: Final = 50_032 / 50
-"""Shares of what an object for each partition and round took."""
+"""Shares of the cost of an object for each partition and round."""
 
 
 def shared_l1(setting: Setting) -> Result:
-    """Ten records of 100 bytes in each of 10,000 partitions, reconciled; and 32 rounds of 1,000 partitions with merges."""
+    """Reconcile ten records of 100 bytes in each of 10,000 partitions; and 32 rounds of 1,000 partitions with merges."""
     rounds = 4 if setting.quick else ROUNDS
 
     def run(*arguments: object) -> Sample:

@@ -1,4 +1,4 @@
-"""`format("l0gc")` beside plain Parquet, in Spark with a local master: the jobs, without the session's start."""
+"""Compares `format("l0gc")` with plain Parquet, in Spark with a local master: the jobs, without the session's start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _run(setting: Setting, prefix: str, job: str, *arguments: str | Path) -> Sam
 
 
 def read(setting: Setting) -> Result:
-    """Reading 10,000,000 records of L1 beside Spark's own reader of the same files."""
+    """Compare reading 10,000,000 records of L1 with Spark's own reader of the same files."""
     records = 200_000 if setting.quick else 10_000_000
     prefix, copy = _filled(setting, records)
 
@@ -52,7 +52,7 @@ def read(setting: Setting) -> Result:
 
 
 def beside(setting: Setting) -> Result:
-    """2,000,000 records of L1 in one session beside Spark's own reader: all columns, one, a count, a stream."""
+    """Compare 2,000,000 records of L1 in one session with Spark's own reader: all columns, one, a count, a stream."""
     records = 80_000 if setting.quick else 2_000_000
     prefix, copy = _filled(setting, records)
     run = _run(setting, prefix, "beside", "flights", copy, str(setting.runs))
@@ -64,7 +64,7 @@ def beside(setting: Setting) -> Result:
 
 
 def shared(setting: Setting) -> Result:
-    """The values and a count of 1,000,000 records in shared L1 objects beside the same records in objects of their own."""
+    """Compare the values and a count of 1,000,000 records in shared L1 objects with those in separate objects."""
     records, partitions = (40_000, 100) if setting.quick else (1_000_000, 256)
     run = _run(setting, setting.new_cluster(), "shared", str(partitions), str(records), "4", str(setting.runs))
     check(OURS, run, records)
@@ -91,7 +91,7 @@ def _compared(
 
 
 def _filled(setting: Setting, records: int) -> tuple[str, Path]:
-    """A cluster with so many records in L1, and a folder with a copy of its L1 objects."""
+    """Create a cluster with this many records in L1, and a folder with a copy of its L1 objects."""
     prefix = setting.new_cluster()
     copy = setting.bench.scratch / f"l1-{prefix}"
     copy.mkdir()
@@ -100,7 +100,7 @@ def _filled(setting: Setting, records: int) -> tuple[str, Path]:
 
 
 def write(setting: Setting) -> Result:
-    """Writing the flights into a topic beside writing them as Parquet and copying that to the same server."""
+    """Compare writing the flights into a topic with writing them as Parquet and copying that to the same server."""
     file, records = setting.flights_file()
     endpoint = setting.bench.environment["AWS_ENDPOINT_URL_S3"]
 

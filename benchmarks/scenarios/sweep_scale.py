@@ -1,7 +1,7 @@
-"""How a sweep grows with the bucket: requests and time at constant garbage, and memory.
+"""Measures how a sweep grows with the bucket: requests and time at constant garbage, and memory.
 
-What is too large to fill is a bucket that is made up as it is listed (`benchmarks.support.generated`), behind an S3 server
-of its own, so that the whole process is measured with the client it always has. Smaller ones are on SeaweedFS, too.
+A bucket that is too large to fill is generated as it is listed (`benchmarks.support.generated`), behind its own S3
+server, so that the whole process is measured with its usual client. Smaller ones are on SeaweedFS, too.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FLAT_GOAL: Final = 1.1
 MEMORY_GOAL: Final = 1.05
 SHARDS: Final = 1_000
 LIVE_GARBAGE: Final = 1_000
-"""Garbage objects in a bucket that is live but for them."""
+"""Garbage objects in a bucket whose other objects are live."""
 COUNTED: Final = "counted"
 
 
 def growth(setting: Setting) -> Result:
-    """Requests and time of a sweep as the bucket grows at constant garbage."""
+    """Measure requests and time of a sweep as the bucket grows at constant garbage."""
     garbage = 200 if setting.quick else 2_000
     sizes = (1_000, 10_000, 100_000) if setting.quick else (10_000, 100_000, 1_000_000, 10_000_000)
     shards = (4, 50) if setting.quick else (16, 1_000)
@@ -67,7 +67,7 @@ def growth(setting: Setting) -> Result:
 
 
 def memory(setting: Setting) -> Result:
-    """The peak memory of a sweep, for a small and for a large bucket."""
+    """Measure the peak memory of a sweep, for a small and for a large bucket."""
     small, large = (2_000, 20_000) if setting.quick else (10_000, 1_000_000)
     programs = {
         f"{what}, {n:,} keys": _on_generated(setting, n, n if what == "garbage" else LIVE_GARBAGE, SHARDS)
@@ -121,10 +121,10 @@ def _on_generated(setting: Setting, keys: int, garbage: int, shards: int) -> Cal
 
 
 def check_generated(who: str, bucket: GeneratedBucket) -> None:
-    """Nothing eligible is left, and nothing else was touched.
+    """Check that nothing eligible is left, and nothing else was touched.
 
     Raises:
-        BenchmarkFailedError: it is not so.
+        BenchmarkFailedError: one of the two does not hold.
     """
     left = bucket.left()
     if left != (0, bucket.keys - bucket.garbage) or bucket.wronged:
@@ -135,9 +135,10 @@ def check_generated(who: str, bucket: GeneratedBucket) -> None:
 
 
 def _requests(sample: Sample) -> tuple[int, int]:
-    """LIST requests of the data prefix, and DELETE requests: as the server counted them, else as l0gc says.
+    """Return LIST requests of the data prefix, and DELETE requests: those that the server counted, else those that l0gc
+    reports.
 
-    Of what l0gc says, one lists unfinished uploads.
+    One of the LIST requests that l0gc reports lists unfinished uploads.
     """
     counted = sample.output.get(COUNTED)
     if counted is not None:

@@ -1,8 +1,8 @@
-"""A sweep of a store that answers 503 above a set rate: it settles at that rate, and nothing fails.
+"""Sweeps a store that answers 503 above a set rate: the sweep settles at that rate, and nothing fails.
 
-The store is a made-up bucket behind an S3 server of its own (`benchmarks.support.fake_s3`), which counts objects as S3
-does. Throughput is what the server let in from the first five seconds on. s5cmd and a boto3 loop meet the same limit, once.
-The store may also be far away.
+The store is a generated bucket behind its own S3 server (`benchmarks.support.fake_s3`), which counts objects as S3
+does. Throughput is what the server admitted from the first five seconds on. s5cmd and a boto3 loop meet the same limit,
+once. The store may also be far away.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.support.generated import GeneratedBucket
 
 SETTLE_S: Final = 5.0
 RUN_S: Final = 45
-"""So many seconds' worth of garbage there is."""
+"""How many seconds' worth of garbage there is."""
 APART_GOAL: Final = 0.1
 LIMITS: Final = (500, 2_000, 5_000)
 FAR_LIMITS: Final = (3_500, 20_000)
@@ -32,7 +32,7 @@ SHARDS: Final = 1_000
 
 
 def throttled(setting: Setting) -> Result:
-    """A sweep of a store that answers 503 above a set rate, beside s5cmd and a boto3 loop."""
+    """Compare a sweep of a store that answers 503 above a set rate with s5cmd and a boto3 loop."""
     limits, seconds = ((2_000,), 8) if setting.quick else (LIMITS, RUN_S)
     ours = {OURS: l0gc_sweep(setting, may_fail=True)}
     peers = {"s5cmd rm": s5cmd_rm(setting, may_fail=True), "boto_sweep.py": boto_sweep(setting, may_fail=True)}
@@ -57,7 +57,7 @@ def throttled(setting: Setting) -> Result:
 
 
 def far(setting: Setting) -> Result:
-    """A sweep of a store that takes so many objects a second, however long it needs for each request."""
+    """Sweep a store that takes a fixed number of objects a second, however long it needs for each request."""
     limits, seconds = ((2_000,), 8) if setting.quick else (FAR_LIMITS, FAR_RUN_S)
     sweep = l0gc_sweep(setting, may_fail=True)
     cases = {f"{limit:,}/s, {delay_s * 1000:g} ms": (limit, delay_s) for limit in limits for delay_s in FAR_DELAYS_S}
@@ -82,7 +82,7 @@ def far(setting: Setting) -> Result:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a run came to: objects per second once settled, requests refused, garbage left, and how it ended."""
+    """The outcome of a run: objects per second once settled, requests refused, garbage left, and how it ended."""
 
     rate: float
     refused: int
@@ -110,9 +110,10 @@ def _run(
 
 
 def settled(tokens: Tokens) -> float:
-    """Objects per second from `SETTLE_S` after the first one on: from one admission to the last, without the first.
+    """Return objects per second from `SETTLE_S` after the first one on: from one admission to the last, without the
+    first.
 
-    0 where there were not two of them.
+    Returns 0 if there were not two of them.
     """
     if not tokens.taken:
         return 0.0

@@ -1,4 +1,4 @@
-"""What a sync of a topic's Iceberg table costs, and reading the table, and its Parquet files."""
+"""Measures the cost of a sync of a topic's Iceberg table, and of reading the table and its Parquet files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ UPLOADS: Final = 5
 
 
 def tables(setting: Setting) -> Result:
-    """Syncs of 1,000 new objects, and of 10 more and 20 dropped of 100,000; reading a table, and its Parquet files."""
+    """Sync 1,000 new objects, and 10 more and 20 dropped of 100,000; read a table, and its Parquet files."""
     many = 10_000 if setting.quick else 100_000
     commits: dict[str, list[int]] = {}
 
@@ -66,7 +66,7 @@ def tables(setting: Setting) -> Result:
 
 
 def _topic(setting: Setting, objects: int) -> str:
-    """A fresh prefix with a topic of so many made-up L1 objects, and its table."""
+    """Return a fresh prefix with a topic of this many generated L1 objects, and its table."""
     prefix = setting.new_prefix()
     _change(setting, prefix, objects, 0)
     create_table(setting, prefix)
@@ -80,7 +80,9 @@ def _change(setting: Setting, prefix: str, objects: int, round_: int) -> None:
 
 
 def _records(setting: Setting) -> tuple[dict[str, list[str]], int]:
-    """What is to be read of a table with the flights, several times, as its metadata file and as its data files."""
+    """Return the metadata file and the data files of a table with the flights, several times, and the number of
+    records.
+    """
     file, records = setting.flights_file()
     prefix = setting.new_cluster()
     for _ in range(UPLOADS):
@@ -93,17 +95,17 @@ def _records(setting: Setting) -> tuple[dict[str, list[str]], int]:
 
 
 def create_table(setting: Setting, prefix: str) -> None:
-    """Create the table of a prefix, which bears its name, in a catalog in SQLite."""
+    """Create the table of a prefix, which has its name, in a catalog in SQLite."""
     where = {"TYPE": "sql", "URI": f"sqlite:///{setting.bench.scratch}/lake.db", "WAREHOUSE": f"s3://{BUCKET}/lake"}
     setting.bench.environment.update({f"PYICEBERG_CATALOG__LAKE__{name}": value for name, value in where.items()})
     setting.l0gc(prefix, "table", "create", "flights", "--catalog", "lake", "--table", f"bench.{prefix}")
 
 
 def metadata_files(setting: Setting, prefix: str) -> list[str]:
-    """The newest metadata files of a table, by number; each commit writes the next one."""
+    """Return the newest metadata files of a table, by number; each commit writes the next one."""
     return sorted(setting.keys(f"lake/bench/{prefix}/metadata/", ".metadata.json"))
 
 
 def _commits(setting: Setting, prefix: str) -> int:
-    """How many commits a table has had."""
+    """Return how many commits a table has had."""
     return int(metadata_files(setting, prefix)[-1].rpartition("/")[2].partition("-")[0])

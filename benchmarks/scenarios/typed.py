@@ -1,4 +1,4 @@
-"""What typed columns cost a reconcile, and what they save a query, next to the JSON in `value`."""
+"""Measures what typed columns cost a reconcile, and what they save a query, next to the JSON in `value`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS: Final = (
 )
 UPLOADS: Final = 3
 EVERY: Final = 5_000
-"""Of so many lines one does not fit; far more than this are parsed at once."""
+"""One of this many lines does not fit; far more lines are parsed at once."""
 MISFIT: Final = b'{"carrier": "AA", "distance": "far"}\n'
 CPU_GOALS: Final = {TYPED: 4.0, MISFITS: 5.0}
 QUERIES: Final = ("sum", "group by", "range")
@@ -32,7 +32,7 @@ SAVED: Final = 15
 
 
 def typed(setting: Setting) -> Result:
-    """`l0gc reconcile` with and without 12 typed columns; DuckDB over them, and over the JSON of the same table."""
+    """Run `l0gc reconcile` with and without 12 typed columns; query them in DuckDB, and the JSON of the same table."""
     file, records = setting.flights_file()
     with_misfits = _with_misfits(file, setting.bench.scratch / "misfits.ndjson")
     schema = setting.bench.scratch / "schema.json"
@@ -96,7 +96,7 @@ def typed(setting: Setting) -> Result:
 
 
 def _with_misfits(file: Path, target: Path) -> Path:
-    """The same lines, some of them with a text in place of a number."""
+    """Write the same lines, some of them with a text in place of a number."""
     with file.open("rb") as lines, target.open("wb") as out:
         out.writelines(MISFIT if n % EVERY == 0 else line for n, line in enumerate(lines, 1))
     return target

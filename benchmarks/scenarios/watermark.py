@@ -1,7 +1,7 @@
-"""compute-watermark: its listing beside a plain boto3 loop, and whether `auto` takes the faster engine.
+"""Compares compute-watermark's listing with a plain boto3 loop, and tests whether `auto` takes the faster engine.
 
 The time shown is the one that the command reports (`seconds` of --json), or the wall time of its process without
-Spark's start, which is the same whatever there is to do.
+Spark's start, which does not depend on the work.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ JOURNALS: Final = 16
 AUTO_GOAL: Final = 1.2
 FAR_S: Final = 0.05
 EXECUTOR_KEYS: Final = 1_000_000
-"""Half of them are garbage where a sweep is measured: it jumps over the others."""
+"""Half of them are garbage when a sweep is measured, which jumps over the others."""
 EXECUTOR_GOALS: Final = {2: 1.8, 4: 3.4}
-"""How many times as fast as one task at a time so many at once are to be."""
+"""The factor by which this many tasks at once must be faster than one."""
 
 
 def scan_beside(setting: Setting) -> Result:
-    """The scan of a large bucket beside a plain boto3 paginator that adds up the same in one process."""
+    """Compare the scan of a large bucket with a plain boto3 paginator that adds up the same in one process."""
     half = 2_000 if setting.quick else 100_000
     filling = Filling("scan", 1000, half, half)
 
@@ -61,7 +61,7 @@ def scan_beside(setting: Setting) -> Result:
 
 
 def scan_far(setting: Setting) -> Result:
-    """The listing of a bucket in a store that takes 50 ms to answer, next to a plain boto3 paginator."""
+    """Compare the listing of a bucket in a store that takes 50 ms to answer with a plain boto3 paginator."""
     keys = 20_000 if setting.quick else 400_000
 
     def plain(_: int) -> Sample:
@@ -83,7 +83,7 @@ def _boto_scan(setting: Setting, environment: dict[str, str], bucket: str) -> Sa
 
 
 def _check_sums(samples: dict[str, list[Sample]]) -> None:
-    """Raises `BenchmarkFailedError` if both do not say the same of the bucket."""
+    """Raise `BenchmarkFailedError` if both do not report the same of the bucket."""
     expected = samples[PLAIN][0].output["epochs"]
     for sample in samples[OURS]:
         found = {str(r["epoch"]): [r["objects"], r["bytes"]] for r in sample.output["listing"]["epochs"]}
@@ -92,7 +92,7 @@ def _check_sums(samples: dict[str, list[Sample]]) -> None:
 
 
 def engines(setting: Setting) -> Result:
-    """Whether `--engine auto` is as fast as the better of one process and Spark on this machine's cores, and their rates."""
+    """Compare `--engine auto` with the better of one process and Spark on this machine, and measure their rates."""
     sizes = (SHARDS, 5_000, 20_000) if setting.quick else (SHARDS, 100_000, 1_000_000)
     programs = {
         _of_engine(engine, keys): on_generated(
@@ -129,7 +129,7 @@ def _of_engine(engine: str, keys: int) -> str:
 
 
 def executors(setting: Setting) -> Result:
-    """The scan and a sweep on Spark with one, two and four tasks at once, of a store that takes 50 ms to answer."""
+    """Measure the scan and a sweep on Spark with one, two and four tasks, in a store that takes 50 ms to answer."""
     keys, counts = (20_000, (1, 2)) if setting.quick else (EXECUTOR_KEYS, (1, *EXECUTOR_GOALS))
     commands: dict[str, tuple[int, tuple[str, ...], Callable[[Sample], float]]] = {
         "scan": (0, ("compute-watermark", "--dry-run"), lambda s: float(s.output["seconds"]["listing"])),
@@ -168,7 +168,7 @@ def _compute(setting: Setting, server: SeaweedFS, bucket: str, *flags: str) -> S
 
 
 def _timings(samples: list[Sample]) -> str:
-    """Where the time goes: the median of each part."""
+    """Describe how the time is spent: the median of each part."""
     timings = {
         part: Spread.of([s.output["seconds"][part] for s in samples]).median for part in samples[0].output["seconds"]
     }

@@ -1,1 +1,1 @@
-"""What the sweeps are measured on: filled buckets, a proxy that counts, and a bucket that is made up as it is listed."""
+"""What sweeps are measured on: filled buckets, a proxy that counts, and a bucket that is generated as it is listed."""

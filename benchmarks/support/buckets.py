@@ -1,8 +1,8 @@
-"""Filled buckets that every program finds alike, and the check of what it left.
+"""Fills buckets that every program finds alike, and checks what it left.
 
-A bucket is filled once. For each run a server of its own starts on a copy of the data folder, so that no program works on
-what another one stirred up, and no server still tidies up after the one before. Before and after a run the whole bucket is
-listed: what had to go is gone, everything else has the ETag that it had.
+A bucket is filled once. Each run starts its own server on a copy of the data folder, so that no program works on
+another one's leftovers, and no server still cleans up after the one before. The whole bucket is listed before and after
+a run: what had to be deleted is gone, everything else has the same ETag.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _L0: Final = re.compile(r"[0-9]{3}/([0-9]{18})/[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0
 
 @dataclass(frozen=True)
 class Filling:
-    """A bucket with one cluster in it; `made_up` are the garbage and the live objects that its store makes up."""
+    """A bucket with one cluster in it; `made_up` are the garbage and the live objects that its store generates."""
 
     bucket: str
     shards: int
@@ -54,13 +54,13 @@ class Filled:
 
     @contextmanager
     def server(self) -> Iterator[SeaweedFS]:
-        """A server on a copy of the buckets."""
+        """Start a server on a copy of the buckets."""
         copy = Path(tempfile.mkdtemp(dir=self._setting.bench.scratch, prefix="copy-"))
         try:
             shutil.copytree(self._folder, copy, dirs_exist_ok=True)
             with SeaweedFS(copy) as server:
                 yield server
-                os.kill(server.pid, signal.SIGKILL)  # nobody needs the copy any more; a polite stop takes a second
+                os.kill(server.pid, signal.SIGKILL)  # the copy is not needed any more, and a polite stop takes a second
         finally:
             shutil.rmtree(copy, ignore_errors=True)
 
@@ -93,7 +93,7 @@ def filled(setting: Setting, *fillings: Filling) -> Iterator[Filled]:
 
 @contextmanager
 def prepared(setting: Setting, fill: Callable[[SeaweedFS], None]) -> Iterator[Path]:
-    """A server's data folder, as `fill` left it; gone afterwards."""
+    """Yield a server's data folder as `fill` left it; it is deleted afterwards."""
     folder = Path(tempfile.mkdtemp(dir=setting.bench.scratch, prefix="filled-"))
     try:
         with SeaweedFS(folder) as server:
@@ -104,7 +104,7 @@ def prepared(setting: Setting, fill: Callable[[SeaweedFS], None]) -> Iterator[Pa
 
 
 def warm_up(server: SeaweedFS, bucket: str) -> None:
-    """Write once: a server that has just started takes seconds for that, and only l0gc writes, its record."""
+    """Write once: a server that has just started takes seconds for that, and only l0gc writes (its record)."""
     server.client().put_object(Bucket=bucket, Key="warm", Body=b"up")
 
 
@@ -121,12 +121,12 @@ def found(setting: Setting, environment: dict[str, str], filling: Filling) -> No
 
 
 def url(bucket: str) -> str:
-    """Where a bucket's cluster is."""
+    """Return the URL of a bucket's cluster."""
     return f"s3://{bucket}/{PREFIX}"
 
 
 def contents(server: SeaweedFS, bucket: str) -> dict[str, str]:
-    """Every key of a bucket, with its ETag."""
+    """Return every key of a bucket, with its ETag."""
     store = Obstore(
         bucket,
         endpoint=server.endpoint_url,
@@ -142,16 +142,16 @@ def contents(server: SeaweedFS, bucket: str) -> dict[str, str]:
 
 
 def is_garbage(key: str) -> bool:
-    """Whether a key is that of an L0 object at or below M; decided without l0gc's own code."""
+    """Return whether a key is that of an L0 object at or below M; decided without l0gc's own code."""
     match = _L0.fullmatch(key[len(DATA) :]) if key.startswith(DATA) else None
     return match is not None and int(match[1]) <= WATERMARK
 
 
 def check_swept(who: str, before: dict[str, str], after: dict[str, str], filling: Filling) -> None:
-    """Nothing eligible is left, and nothing else was touched; a run's record, and how it ended, is all that is new.
+    """Check that nothing eligible is left, and nothing else was touched; only a run's record and its end may be new.
 
     Raises:
-        BenchmarkFailedError: it is not so.
+        BenchmarkFailedError: one of these does not hold.
     """
     garbage = {k for k in before if is_garbage(k)}
     if len(garbage) != filling.garbage:

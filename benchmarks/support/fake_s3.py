@@ -1,9 +1,10 @@
-"""An S3 server on loopback for one `GeneratedBucket`, with as much of S3 as sweeps use, and a limit if it is given one.
+"""An S3 server on loopback for one `GeneratedBucket`, with the operations that sweeps use, and an optional limit.
 
-The limit is a bucket of tokens, one for each object that is written or deleted, as S3 counts them; it holds one second's
-worth, and at least one full request's. Who asks for more than there is gets 503 SlowDown and nothing is done. Listing is
-free. With a delay, it waits before each answer, as a store that is further away does; not while the cluster is founded.
-Signatures are not checked. `l0gc init` probes this server like any other before it founds its cluster there.
+The limit is a token bucket with one token for each object that is written or deleted, as S3 counts them; it holds one
+second's worth, and at least one full request's. A request for more than is left gets 503 SlowDown and has no effect.
+Listing is free. With a delay, the server waits before each answer, as a more distant store does, except while the
+cluster is founded. Signatures are not checked. `l0gc init` probes this server like any other before it founds its
+cluster there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _SLOW_DOWN: Final = f"{_XML}<Error><Code>SlowDown</Code><Message>Please reduce y
 
 
 class Tokens:
-    """A bucket of tokens; None for no limit. `taken` has when how many objects were let in, `refused` counts the rest."""
+    """A token bucket; None for no limit. `taken` has how many objects were admitted when, `refused` counts the rest."""
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -45,7 +46,7 @@ class Tokens:
         self.refused = 0
 
     def take(self, objects: int) -> bool:
-        """Whether so many objects may be written or deleted now."""
+        """Take tokens, and return whether this many objects may be written or deleted."""
         with self._lock:
             now = time.monotonic()
             if self._rate is not None:
@@ -60,7 +61,7 @@ class Tokens:
 
 
 class FakeS3:
-    """A server for `bucket`, alive for the length of a `with` block. `counts` is by kind of request."""
+    """A server for `bucket`, alive for the duration of a `with` block. `counts` is by kind of request."""
 
     def __init__(self, bucket: GeneratedBucket, rate: float | None = None, delay_s: float = 0.0) -> None:
         self.bucket, self._rate, self._delay_s = bucket, rate, delay_s
@@ -84,12 +85,12 @@ class FakeS3:
         self._thread.join()
 
     def begin(self) -> None:
-        """Count anew, and mind the limit and the delay from now on; before that, the cluster is founded."""
+        """Count anew, and apply the limit and the delay; before this call, the cluster is founded."""
         self.counts.clear()
         self.tokens, self.delay_s = Tokens(self._rate), self._delay_s
 
     def environment(self) -> dict[str, str]:
-        """The variables that point an AWS client, and `l0gc`, at this server."""
+        """Return the variables that point an AWS client, and `l0gc`, at this server."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": "any",
@@ -115,11 +116,11 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def handle(self) -> None:
-        with suppress(ConnectionError, TimeoutError):  # the client went away
+        with suppress(ConnectionError, TimeoutError):  # the client disconnected
             super().handle()
 
     def handle_expect_100(self) -> bool:
-        """Ask for the body now: a client that hears nothing waits a second."""
+        """Ask for the body at once: a client without an answer waits a second."""
         answered = super().handle_expect_100()
         self.wfile.flush()
         return answered

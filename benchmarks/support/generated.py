@@ -1,8 +1,8 @@
-"""A bucket of any size that is made up as it is listed: a key follows from its number, and nothing else is kept of it.
+"""A bucket of any size that is generated as it is listed: a key follows from its number, and is not stored.
 
-What is kept is one byte for each key, whether it was deleted, and the few small objects that are not L0 objects. The keys
-have the order, the shape and the spread that a cluster's have: shards of equal size, in each the garbage (epochs 1 to M)
-before the live objects. Bodies below `l0gc/runs/` are counted and thrown away.
+The bucket stores one byte for each key, whether it was deleted, and the few small objects that are not L0 objects. The
+keys have the order, the shape and the spread of a cluster's: shards of equal size, in each the garbage (epochs 1 to M)
+before the live objects. Bodies below `l0gc/runs/` are counted and discarded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class GeneratedBucket:
 
     Attributes:
         gone: how many garbage objects were deleted.
-        wronged: how many requests named a live object, or an L0 key that never was.
+        wronged: how many requests named a live object, or an L0 key that never existed.
     """
 
     def __init__(self, keys: int, garbage: int, shards: int) -> None:
@@ -58,7 +58,7 @@ class GeneratedBucket:
         return self.garbage * (shard + 1) // self.shards - self.garbage * shard // self.shards
 
     def key(self, number: int) -> str:
-        """The key of an object, by its place in the listing."""
+        """Return the key of an object, by its place in the listing."""
         shard = ((number + 1) * self.shards - 1) // self.keys
         start = self._start(shard)
         place, garbage = number - start, self._garbage_in(shard)
@@ -72,7 +72,7 @@ class GeneratedBucket:
         return f"{DATA}{shard:03}/{epoch:018}/{place:08x}-{rest}"
 
     def number(self, key: str) -> int:
-        """Where the object of that key stands, -1 if there is none."""
+        """Return the place of the object with that key, -1 if there is none."""
         match = _KEY.match(key)
         if match is None or int(match[1]) >= self.shards:
             return -1
@@ -86,7 +86,7 @@ class GeneratedBucket:
     # -- what a server asks for ---------------------------------------------------------------------------------------
 
     def list(self, prefix: str, after: str, most: int) -> list[Entry]:
-        """The first objects below `prefix` after the key `after`, in key order."""
+        """Return the first objects below `prefix` after the key `after`, in key order."""
         with self._lock:
             small = sorted(k for k in self.objects if k.startswith(prefix) and k > after)
         first = (self._entry(k) for k in small if k < DATA)
@@ -109,7 +109,7 @@ class GeneratedBucket:
             number += 1
 
     def delete(self, key: str) -> None:
-        """Delete an object; one that is not there counts as deleted."""
+        """Delete an object; a missing one counts as deleted."""
         if not key.startswith(DATA):
             with self._lock:
                 self.objects.pop(key, None)
@@ -124,7 +124,7 @@ class GeneratedBucket:
                 self._deleted[number] = 1
 
     def put(self, key: str, body: bytes, if_match: str | None, if_none_match: str | None) -> int:
-        """Write a small object, if the condition holds; the HTTP status."""
+        """Write a small object if the condition holds; return the HTTP status."""
         with self._lock:
             now = self.objects.get(key)
             if if_none_match is not None and now is not None:
@@ -138,7 +138,7 @@ class GeneratedBucket:
             return 200
 
     def left(self) -> tuple[int, int]:
-        """How many garbage and how many live objects there are now."""
+        """Return how many garbage and how many live objects are left."""
         with self._lock:
             starts = ((self._start(s), self._garbage_in(s)) for s in range(self.shards))
             garbage = sum(self._deleted.count(0, start, start + n) for start, n in starts)

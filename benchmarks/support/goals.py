@@ -1,4 +1,4 @@
-"""What the sweeps' figures are compared by."""
+"""Compares the sweeps' figures."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ PAGE: Final = 1000
 
 
 def list_bound(keys: int, garbage: int, shards: int) -> int:
-    """The most LIST requests of the data prefix that a sweep may need."""
+    """Return the most LIST requests of the data prefix that a sweep may need."""
     return min(ceil(keys / PAGE), ceil(garbage / PAGE) + shards) + LOCAL_SLOTS
 
 
 def delete_bound(garbage: int) -> int:
-    """The most DELETE requests that a sweep may need."""
+    """Return the most DELETE requests that a sweep may need."""
     return ceil(garbage / PAGE) + SEGMENTS_IN_HAND
 
 
 def best(samples: Mapping[str, Sequence[Sample]], names: Sequence[str]) -> str:
-    """Which of the programs has the smallest median wall time."""
+    """Return which of the programs has the smallest median wall time."""
     return min(names, key=lambda name: Spread.of([s.wall for s in samples[name]]).median)
 
 
 def ratio(
     samples: Mapping[str, Sequence[Sample]], ours: str, theirs: str, of: Callable[[Sample], float] = lambda s: s.wall
 ) -> Ratio:
-    """How two programs compare."""
+    """Return how two programs compare."""
     return Ratio.of([of(s) for s in samples[ours]], [of(s) for s in samples[theirs]])

@@ -1,7 +1,7 @@
-"""A loopback HTTP proxy that counts the requests which an S3 client sends, and passes everything on as it is.
+"""A loopback HTTP proxy that counts the requests of an S3 client, and passes everything on unchanged.
 
-The client's `Host` header goes along, so its signatures stay valid. It can delay
-each request, as a store that is further away does.
+The client's `Host` header is passed on, so its signatures stay valid. It can delay each request, as a more distant
+store does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ CHUNK: Final = 1 << 16
 
 
 class CountingProxy:
-    """A proxy in front of `upstream`, alive for the length of a `with` block. `counts` is by kind of request."""
+    """A proxy in front of `upstream`, alive for the duration of a `with` block. `counts` is by kind of request."""
 
     def __init__(self, upstream: str, data_prefix: str, *, delay_s: float = 0.0) -> None:
         self._upstream = urlsplit(upstream)
@@ -104,7 +104,9 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def kind_of(method: str, target: str, data_prefix: str) -> str:
-    """What a request is counted as: `LIST` and `DELETE` are those that the sweep's bound is about, `APPEND` a log's."""
+    """Return the kind under which a request is counted: the sweep's bound concerns `LIST` and `DELETE`; `APPEND` is a
+    log's.
+    """
     url = urlsplit(target)
     if method == "PUT" and "/l0gc/journal/" in url.path and "/log/" in url.path:
         return "APPEND"

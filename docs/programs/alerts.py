@@ -1,8 +1,8 @@
-"""Write what follows from the table of what can go wrong: the alert rules and the dashboard.
+"""Write the alert rules and the dashboard from the table of what can go wrong.
 
-`.venv/bin/python -m docs.programs.alerts`; docs/programs/tables.py writes the table in docs/reference/metrics.md. Several
-jobs export the same gauges, each as of its own last run, and an old one must neither hide a fault nor keep one: `newest`
-takes those of the latest run.
+`.venv/bin/python -m docs.programs.alerts`; docs/programs/tables.py writes the table in docs/reference/metrics.md.
+Several jobs export the same gauges, each as of its own last run, and an old one must neither hide a fault nor keep one:
+`newest` takes those of the latest run.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ TICKET = "ticket"
 
 
 class Alert(NamedTuple):
-    """Something that can go wrong, and how an operator hears of it.
+    """Something that can go wrong, and how it is reported to an operator.
 
     Attributes:
-        expr: PromQL; it gives a series for each cluster where that is so.
-        lasts: how long it has to be so.
+        expr: PromQL; it gives a series for each cluster with the fault.
+        lasts: how long the fault has to last.
         when: a sentence without its full stop, for the table and as the summary.
         remedy: what to do, with links that name a document alone.
-        by: the labels besides the cluster that tell one from another.
+        by: the labels besides the cluster that distinguish faults.
     """
 
     name: str
@@ -61,7 +61,7 @@ def looked(metric: str, by: str = "url") -> str:
 
 
 def newest(metric: str, by: str = "url") -> str:
-    """Return the gauge of the cluster as the run has it that looked at it last."""
+    """Return the gauge of the cluster from the run that read it last."""
     return f"max by ({by}) ({metric} and on (url, command, instance) topk by (url) (1, l0gc_seen_timestamp_seconds))"
 
 

@@ -1,8 +1,7 @@
 """Write docs/reference/commands.md again from the commands' own help: `.venv/bin/python -m docs.programs.commands`.
 
-A section begins with its command's own help: how it is called, what it does, its options. The text below the line `BY_HAND`
-is written by hand and stays: details, and a real run. A new command gets a section, and the section of a removed command is
-removed.
+A section begins with its command's own help: usage, purpose, options. The text below the line `BY_HAND` is written by
+hand and stays: details, and a real run. A new command gets a section, and the section of a removed command is removed.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ NAMES = "|".join(sorted(COMMANDS, key=len, reverse=True))
 
 
 def page(text: str) -> str:
-    """The page as it should be, with what is written by hand in `text`, the page as it is."""
+    """Return the page as it should be, with the handwritten parts of `text`, the present page."""
     intro, by_hand = _split(text)
     parts = [intro]
     for name, command in commands():
@@ -38,7 +37,7 @@ def page(text: str) -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Every command by what stands behind `l0gc`, a group before its own commands."""
+    """Yield every command by its name after `l0gc`, a group before its own commands."""
     for name in COMMANDS:
         command = load(name)
         yield name, command
@@ -47,7 +46,7 @@ def commands() -> Iterator[tuple[str, click.Command]]:
 
 
 def _split(text: str) -> tuple[str, dict[str, str]]:
-    """What stands above the first command, and what is written by hand for each command."""
+    """Return the text above the first command, and the handwritten text of each command."""
     intro: list[str] = []
     sections: dict[str, list[str]] = {}
     lines, fenced = intro, False
@@ -83,7 +82,7 @@ def _generated(name: str, command: click.Command, by_hand: str) -> str:
 
 
 def _options(command: click.Command) -> list[str]:
-    """The options that are this command's own, and which groups of them it shares with others."""
+    """Return this command's own options, and the groups of options that it shares with others."""
     own = [p for p in command.params if isinstance(p, click.Option) and _key(p) not in _of(common_options)]
     shared = []
     for group, link in (
@@ -117,7 +116,7 @@ def _carrying(decorator: Callable[..., Any]) -> click.Command:
 
 
 def _of(decorator: Callable[..., Any]) -> set[str]:
-    """The options that a decorator gives to a command."""
+    """Return the options that a decorator gives to a command."""
     return {_key(p) for p in _carrying(decorator).params}
 
 
@@ -127,7 +126,7 @@ def _names(option: click.Option) -> str:
 
 
 def _takes(option: click.Option) -> str:
-    """What stands behind an option: ` N`."""
+    """Return the text after an option: ` N`."""
     if option.is_flag or option.count:
         return ""
     if option.metavar:
@@ -146,7 +145,7 @@ def _takes(option: click.Option) -> str:
 
 
 def _meaning(option: click.Option) -> str:
-    """The option's help, its values, default and environment variable."""
+    """Return the option's help, its values, default and environment variable."""
     text, _, default = (option.help or "").partition("  [default: ")
     parts = [_code(re.sub(r"  \[[A-Z0-9_]+\]$", "", text).strip())]
     kind = option.type
@@ -172,7 +171,7 @@ def _value(default: object) -> str:
 
 
 def _code(text: str) -> str:
-    """Options and commands in a help text, set as code."""
+    """Format options and commands in a help text as code."""
     return re.sub(
         rf"(?<![\w`/-])(l0gc (?:{NAMES})(?: (?:create|delete|list|describe|alter|show|advance))?(?: --[a-z][a-z-]+)*"
         r"|--[a-z][a-z-]+|[a-z0-9]+/[\w/.]*/)(?![\w`])",

@@ -1,7 +1,7 @@
 """Write again what follows from l0gc/api and l0gc/operations.py: `.venv/bin/python -m docs.programs.library`.
 
-They are the reference in docs/work/library.md, from the docstrings, and l0gc/api/keywords.py, with the options as keywords:
-type checkers need a `TypedDict` for these.
+These are the reference in docs/work/library.md, from the docstrings, and l0gc/api/keywords.py, with the options as
+keywords, for which type checkers need a `TypedDict`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WIDTH = 100
 
 
 def reference() -> str:
-    """What the page says below its heading `Reference`."""
+    """Return the page's text below its heading `Reference`."""
     parts = [_entry("l0gc.open", api.open)]
     parts += [_entry(f"cluster.{name}", member) for name, member in _members(api.Cluster)]
     for group, kind in (
@@ -49,13 +49,13 @@ def reference() -> str:
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
-    """The public ones, in their order: those with a docstring."""
+    """Yield the public members in their order: those with a docstring."""
     found = {name: m for part in reversed(kind.__mro__) for name, m in vars(part).items()}
     return ((name, m) for name, m in found.items() if not name.startswith("_") and getattr(m, "__doc__", None))
 
 
 def _operation(member: Any) -> type[Operation] | None:
-    """The operation whose options a method takes as keywords."""
+    """Return the operation whose options a method takes as keywords."""
     keywords = getattr(member, "__annotations__", {}).get("options", "")
     name = re.search(r"(\w+)Keywords", str(keywords))
     return getattr(operations, name[1]) if name else None
@@ -82,7 +82,7 @@ def _entry(name: str, member: Callable[..., object] | property) -> str:
 
 
 def _signature(name: str, function: Callable[..., object]) -> str:
-    """On one line if it fits, else with an argument on each."""
+    """Return a signature on one line if it fits, else with each argument on its own line."""
     signature = inspect.signature(function)
     arguments = [re.sub(r" = <function .*", " = ...", str(p).replace("'", "")) for p in signature.parameters.values()]
     kinds = [p.kind for p in signature.parameters.values()]
@@ -108,7 +108,7 @@ def _signature(name: str, function: Callable[..., object]) -> str:
 
 
 def keywords() -> str:
-    """What l0gc/api/keywords.py says."""
+    """Return the text of l0gc/api/keywords.py."""
     steps = sorted(k.__name__ for t in operations.types_of(operations.Gc).values() if (k := operations.step_of(t)))
     methods = [*_members(api.Cluster), *_members(api.Tables)]
     parts = [KEYWORDS_HEAD + f"from l0gc.operations import {', '.join(steps)}\n"]
@@ -121,14 +121,16 @@ def keywords() -> str:
 
 
 def _keyword_text(name: str, kind: Any) -> str:
-    """The type of a keyword; the library also takes a `timedelta` for seconds, and a `datetime` for a moment."""
+    """Return the type of a keyword; the library also takes a `timedelta` for seconds, and a `datetime` for a point in
+    time.
+    """
     if name.endswith("_time_ms"):
         return type_text(kind).replace("int", "int | datetime")
     return type_text(kind) + (" | timedelta" if name.endswith("_s") else "")
 
 
 def type_text(kind: Any) -> str:
-    """A type without its bounds."""
+    """Return a type without its bounds."""
     origin, arguments = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return type_text(arguments[0])

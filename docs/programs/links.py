@@ -1,4 +1,4 @@
-"""The links that texts in the code give to a document: they name its file alone, as `l0gc help` does, not its folder."""
+"""The links to a document from texts in the code: they name only its file, as `l0gc help` does, not its folder."""
 
 from __future__ import annotations
 

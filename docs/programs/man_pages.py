@@ -1,4 +1,6 @@
-"""Man pages, one for each command, from what `--help` says: `python docs/programs/man_pages.py DIRECTORY` (`make docs`)."""
+"""Write man pages, one for each command, from the text of `--help`: `python docs/programs/man_pages.py DIRECTORY`
+(`make docs`).
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,11 @@ from l0gc import __version__
 from l0gc.cli.main import COMMANDS, cli
 
 _DATE = "2026"
-"""Not the day of the build, so that the same source makes the same pages."""
+"""A fixed date, so that the same source makes the same pages."""
 
 
 def whole() -> click.Group:
-    """`l0gc` with all of its commands, which it knows by name only until one is used."""
+    """Return `l0gc` with all of its commands, of which it knows only the names until one is used."""
     context = click.Context(cli)
     commands: dict[str, click.Command] = {}
     for name, row in COMMANDS.items():
@@ -28,7 +30,7 @@ def whole() -> click.Group:
 
 
 def _with_sentence(command: click.Command, short: str = "") -> click.Command:
-    """A copy whose short help is a whole sentence, where click would cut it off, and without what is hidden."""
+    """Return a copy whose short help is a whole sentence, which click would cut off, and without hidden parts."""
     command = copy.copy(command)
     command.short_help = short or _first(command)
     command.params = [p for p in command.params if not getattr(p, "hidden", False)]
@@ -42,7 +44,7 @@ def _first(command: click.Command) -> str:
 
 
 def write(directory: Path) -> list[Path]:
-    """The pages, written into a directory, which is made if need be."""
+    """Write the pages into a directory, which is created if needed."""
     from click_man.core import write_man_pages
 
     directory.mkdir(parents=True, exist_ok=True)
@@ -59,7 +61,7 @@ def _examples(page: str) -> str:
 
 
 COMMAND = whole()
-"""For `cli.rst`."""
+"""The command for `cli.rst`."""
 
 if __name__ == "__main__":
     write(Path(sys.argv[1]))

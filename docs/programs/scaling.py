@@ -1,9 +1,9 @@
-"""What each command asks of the store, as formulas; `docs/why/scaling.md` gives them in words.
+"""The requests of each command, as formulas; `docs/why/scaling.md` gives them in words.
 
-`.venv/bin/python docs/programs/scaling.py --objects 1e8 --cores 32` prints what a bucket of yours takes, in hours and
-dollars. In `tests/scaling`, `test_counts.py` and `test_large.py` compare the formulas with requests counted in runs, and
-`paper.py` computes the document's tables with them. They rest on the first part alone: what a run requests once (`ONCE`),
-sizes, limits and prices. If you add a request to a command, add it there; the tests fail if it is wrong.
+`.venv/bin/python docs/programs/scaling.py --objects 1e8 --cores 32` prints the hours and dollars of your bucket. In
+`tests/scaling`, `test_counts.py` and `test_large.py` compare the formulas with requests counted in runs, and `paper.py`
+computes the document's tables with them. They use only the first part: what a run requests once (`ONCE`), sizes, limits
+and prices. If you add a request to a command, add it there; the tests fail if it is wrong.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from l0gc.streamlog.level_one.share import LEAST_PARTITIONS, MOST_PARTITIONS
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Requests by what S3 asks for them. `gets` has HEAD and GetBucketVersioning in it, `deletes` those of 1,000 keys."""
+    """Requests by kind. `gets` includes HEAD and GetBucketVersioning, `deletes` are those of 1,000 keys."""
 
     lists: float = 0
     gets: float = 0
@@ -45,7 +45,7 @@ class Requests:
 
     @property
     def dollars(self) -> float:
-        """What they cost on S3 Standard in us-east-1."""
+        """Their price on S3 Standard in us-east-1."""
         return (self.lists + self.puts) * PUT_DOLLARS + self.gets * GET_DOLLARS
 
 
@@ -53,57 +53,57 @@ class Requests:
 
 NOTHING: Final = Requests()
 ONCE: Final = {
-    # three reads of the controller, the published M
+    # three reads of the controller, and one of the published M
     "upload": Requests(gets=4),
-    # with --producer: a read of the controller, M; the new epoch
+    # with --producer: a read of the controller, one of M, and the write of the new epoch
     "upload --producer": Requests(gets=2, puts=1),
-    # three reads of the controller, the published M; how the run ended
+    # three reads of the controller, one of the published M, and the note of the run's end
     "housekeep": Requests(gets=4, puts=1),
-    # two reads of the controller, the published M; how the run ended
+    # two reads of the controller, one of the published M, and the note of the run's end
     "merge": Requests(gets=3, puts=1),
-    # two reads of the controller, M before and while it is published, the time twice; M, its copy, how it ended
+    # two reads of the controller, M before and while it is published, the time twice; writes of M, its copy and the note
     "compute-watermark": Requests(gets=7, puts=3),
-    # the new one
+    # the new snapshot
     "scan snapshot": Requests(puts=1),
-    # unfinished uploads; its name, the controller, M, versioning, the pause, the time; 1 GET and 2 PUTs when it ends
+    # unfinished uploads; its name, the controller, M, versioning, the pause, the time; at its end, 1 GET and 2 PUTs
     "sweep": Requests(lists=1, gets=7, puts=2),
 }
-"""What a run of a command asks once, beside the logs that it reads and what grows with its work."""
+"""The requests that a run of a command makes once, besides the logs that it reads and what grows with its work."""
 
 WORKERS: Final = 16
-"""What the sweep's bound on LIST leaves to its eight scanners."""
+"""The workers that the sweep's bound on LIST leaves to its eight scanners."""
 
 SCANNERS: Final = 8
-"""Of a sweep in one process, each with a page at a time."""
+"""The scanners of a sweep in one process, each with a page at a time."""
 READERS: Final = 64
-"""LISTs that one process has in flight, at most, where it lists the whole bucket."""
+"""The most LISTs that one process has in flight when it lists the whole bucket."""
 
 PUT_DOLLARS: Final = 0.005 / 1000
-"""A PUT or a LIST. Prices are those of S3 Standard in us-east-1; DELETE costs nothing."""
+"""The price of a PUT or a LIST. Prices are those of S3 Standard in us-east-1; DELETE costs nothing."""
 GET_DOLLARS: Final = 0.0004 / 1000
 STORED_DOLLARS: Final = 0.023
-"""A GB for a month, of the first 50 TB."""
+"""The price of a GB for a month, of the first 50 TB."""
 INVENTORY_DOLLARS: Final = 0.0025 / 1_000_000
-"""An object listed in an inventory."""
+"""The price of an object listed in an inventory."""
 WRITES_PER_S: Final = 3500
 """Writes a second that S3 promises for one partitioned prefix; each key of a DELETE counts as one."""
 
 ENTRY_EXTENT_BYTES: Final = 4.5
-"""An extent in a journal's entry."""
+"""Bytes of an extent in a journal's entry."""
 ENTRY_OBJECT_BYTES: Final = 55
-"""An object in an entry, beside its extents."""
+"""Bytes of an object in an entry, besides its extents."""
 CHECKPOINT_EXTENT_BYTES: Final = 8.0
-"""An unreconciled extent in a journal's checkpoint."""
+"""Bytes of an unreconciled extent in a journal's checkpoint."""
 CHECKPOINT_OBJECT_BYTES: Final = 40
-"""An unreconciled object there, beside its extents."""
+"""Bytes of an unreconciled object there, besides its extents."""
 L1_ROW_BYTES: Final = 20
-"""An L1 object in a journal's checkpoint, as long as it is among its partition's newest."""
+"""Bytes of an L1 object in a journal's checkpoint, as long as it is among its partition's newest."""
 SHARED_ROW_BYTES: Final = 6
-"""A partition's row of a shared L1 object there, at most."""
+"""The most bytes of a partition's row of a shared L1 object there."""
 STATE_EXTENT_BYTES: Final = 33
-"""An unreconciled extent in the memory of a process that holds its journal."""
+"""Bytes of an unreconciled extent in the memory of a process that holds its journal."""
 STATE_OBJECT_BYTES: Final = 390
-"""An unreconciled object there, beside its extents."""
+"""Bytes of an unreconciled object there, besides its extents."""
 
 
 # -- logs -----------------------------------------------------------------------------------------------------------------
@@ -119,37 +119,41 @@ class Log:
 
     @property
     def objects(self) -> float:
-        """Objects in its folder, but for the boundary."""
+        """Objects in its folder, except the boundary."""
         return self.uncovered + self.covered + self.checkpoints
 
 
 def pages(keys: float) -> int:
-    """LIST requests for so many keys: at least one."""
+    """Return the LIST requests for this many keys: at least one."""
     return max(1, ceil(keys / PAGE_SIZE))
 
 
 def batches(keys: float) -> int:
-    """DELETE requests for so many keys."""
+    """Return the DELETE requests for this many keys."""
     return ceil(keys / PAGE_SIZE)
 
 
 def read_log(log: Log) -> Requests:
-    """Building the state, once for each log in each process."""
+    """Return the requests that build the state, once for each log in each process."""
     return Requests(lists=pages(log.objects), gets=(log.checkpoints > 0) + log.uncovered)
 
 
 def poll(new: float = 0) -> Requests:
-    """Reading what is new in a log that was read before: each new entry, and the one that is not there yet."""
+    """Return the requests of reading what is new in a log: each new entry, and the one that does not exist yet."""
     return Requests(gets=new + 1)
 
 
 def lost_race() -> Requests:
-    """An append that another writer was ahead of: the refusal, and the read of the winner's entry."""
+    """Return the requests of an append that came after another writer's: the refusal, and the read of the winner's
+    entry.
+    """
     return Requests(gets=1, puts=1)
 
 
 def truncation(old: float, checkpoints: int = 2) -> Requests:
-    """Deleting `old` entries that a checkpoint covers, and all but the last two checkpoints, after raising the boundary."""
+    """Return the requests of deleting `old` covered entries, and all but the last two checkpoints, after raising the
+    boundary.
+    """
     deleted = batches(old + max(0, checkpoints - 2))
     return Requests(gets=1 if old else 0, puts=1 if old else 0, deletes=deleted)
 
@@ -167,7 +171,8 @@ def upload(
     tick: bool = False,
     producer: bool = False,
 ) -> Requests:
-    """An upload into a topic of so many journals, whose logs are alike and whose only writer it is.
+    """Return the requests of an upload into a topic of this many journals, whose logs are alike and which has no other
+    writer.
 
     Args:
         entries: how many of each journal; a batch is at most one, and batches that wait for each other share one.
@@ -182,7 +187,7 @@ def upload(
 
 
 def housekeep_log(log: Log, *, slide: bool, due: bool, old: float = 0) -> Requests:
-    """Housekeeping of one journal.
+    """Return the requests of housekeeping for one journal.
 
     Args:
         slide: whether its window slides, which is an entry.
@@ -199,7 +204,7 @@ def housekeep_log(log: Log, *, slide: bool, due: bool, old: float = 0) -> Reques
 
 
 def housekeep(controller: Log, journal: Log, *, journals: int, tick: bool = False, slide: bool, due: bool) -> Requests:
-    """Housekeeping of journals whose logs are alike; partitions cost nothing."""
+    """Return the requests of housekeeping for journals whose logs are alike; partitions cost nothing."""
     each = housekeep_log(journal, slide=slide, due=due)
     return ONCE["housekeep"] + read_log(controller) + Requests(puts=tick) + journals * each
 
@@ -207,20 +212,20 @@ def housekeep(controller: Log, journal: Log, *, journals: int, tick: bool = Fals
 def compute_watermark(
     controller: Log, journal: Log, *, journals: int, listing: float = 0, rounds: float = 0
 ) -> Requests:
-    """A run over so many journals, with a listing of so many LIST requests (none with `--no-scan`).
+    """Return the requests of a run over this many journals, with `listing` LIST requests (none with `--no-scan`).
 
     Args:
-        rounds: of the listing, those that leave something: each reads the epoch.
+        rounds: rounds of the listing that leave something: each reads the epoch.
     """
     scan = Requests(lists=listing, gets=rounds) + ONCE["scan snapshot"] if listing else NOTHING
     return ONCE["compute-watermark"] + read_log(controller) + journals * read_log(journal) + scan
 
 
 def l1_objects(partitions: float, *, writers: int = 1, table: bool = False) -> float:
-    """The L1 objects of a round with few records in each of so many partitions of a topic in one journal.
+    """Return the L1 objects of a round with few records in each of this many partitions of a topic in one journal.
 
     Args:
-        writers: those of one process, or of Spark.
+        writers: the writers of one process, or of Spark.
         table: whether the topic has one.
     """
     if table or partitions < LEAST_PARTITIONS:
@@ -229,11 +234,11 @@ def l1_objects(partitions: float, *, writers: int = 1, table: bool = False) -> f
 
 
 def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, merges: float = 0) -> Requests:
-    """A merge of small L1 objects in journals whose logs are alike, in one process and one round for each journal.
+    """Return the requests of a merge in journals whose logs are alike, in one process and one round for each journal.
 
     Args:
-        sources: how many there are to merge in all.
-        merges: how many they become.
+        sources: how many small L1 objects there are to merge in all.
+        merges: how many objects replace them.
     """
     each = read_log(journal) + 3 * poll() + Requests(puts=1)
     work = journals * each + Requests(gets=sources + merges, puts=merges) if merges else NOTHING
@@ -241,11 +246,12 @@ def merge(controller: Log, journal: Log, *, journals: int, sources: float = 0, m
 
 
 def listing(keys: float, readers: int, engine: str) -> float:
-    """The most LIST requests of a full listing by so many readers: its pages, and one for each range that is read.
+    """Return the most LIST requests of a full listing by this many readers: its pages, and one for each range that is
+    read.
 
-    See `l0gc/storage/ranges.py`: a round reads each range up to so many pages, and cuts what is left of it in pieces. A
-    range leaves something only where it was read that far, so that a round has no more rests than the pages allow, however
-    unevenly the keys lie in the ranges.
+    See `l0gc/storage/ranges.py`: a round reads each range up to a number of pages, and cuts the rest into pieces. A
+    range leaves a rest only if it was read that far, so that a round has no more rests than the pages allow, however
+    unevenly the keys are spread over the ranges.
     """
     ranges, each, read = readers, FIRST_PAGES[engine], readers
     while rests := min(ranges, pages(keys) // each):
@@ -257,17 +263,18 @@ def listing(keys: float, readers: int, engine: str) -> float:
 
 
 def listing_rounds(keys: float, engine: str) -> int:
-    """The most rounds of a full listing that leave something, even if all keys are in one range."""
+    """Return the most rounds of a full listing that leave something, even if all keys are in one range."""
     return ceil(log(pages(keys) * (GROWTH - 1) / FIRST_PAGES[engine] + 1, GROWTH))
 
 
 def sweep_lists_bound(keys: float, garbage: float, shards: int) -> int:
-    """The most LIST requests of the data prefix that a sweep needs."""
+    """Return the most LIST requests of the data prefix that a sweep needs."""
     return ceil(min(keys / PAGE_SIZE, garbage / PAGE_SIZE + shards)) + WORKERS
 
 
 def sweep_lists(keys: int, garbage: int, shards: int) -> int:
-    """How many it is if they are spread evenly, and the page that each shard's garbage ends in is full of its keys.
+    """Return the LIST requests if keys are spread evenly, and the page in which each shard's garbage ends is full of
+    its keys.
 
     Raises:
         ValueError: they are not; then only the bound is known.
@@ -279,7 +286,9 @@ def sweep_lists(keys: int, garbage: int, shards: int) -> int:
 
 
 def sweep(controller: Log, journal: Log, *, journals: int, garbage: float, lists: float) -> Requests:
-    """A sweep that deletes `garbage` objects, and finds them with `lists` LIST requests; it reads each journal before."""
+    """Return the requests of a sweep that deletes `garbage` objects, and finds them with `lists` LIST requests; it
+    reads each journal before.
+    """
     segments = ceil(garbage / SEGMENT_OBJECTS)
     return (
         ONCE["sweep"]
@@ -318,12 +327,12 @@ class Bucket:
 
     @property
     def listing(self) -> Requests:
-        """A full listing."""
+        """Return the requests of a full listing."""
         return Requests(lists=pages(self.objects))
 
     @property
     def listing_here_s(self) -> float:
-        """Seconds of a full listing in one process: as fast as it reads keys, or as it has requests in flight."""
+        """Seconds of a full listing in one process, limited by the keys that it reads or by its requests in flight."""
         return self.objects / min(LISTING.here, READERS * PAGE_SIZE / self.list_s)
 
     @property
@@ -353,12 +362,12 @@ class Bucket:
 
     @property
     def sweeps_dollars(self) -> float:
-        """What the sweeps of a day cost, but for the logs that they read."""
+        """The cost of a day's sweeps, except for the logs that they read."""
         return 86_400 / self.sweep_s * self.skip_scan.dollars
 
     @property
     def stored_dollars(self) -> float:
-        """What a month of the bucket costs."""
+        """The cost of the bucket for a month."""
         return self.objects * self.object_bytes / 10**9 * STORED_DOLLARS
 
     def lines(self) -> list[str]:
@@ -375,7 +384,7 @@ class Bucket:
 
 
 def main() -> None:
-    """Print what the numbers on the command line come to."""
+    """Print hours and dollars for the numbers on the command line."""
     parser = argparse.ArgumentParser(description=main.__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     for f in fields(Bucket):
         kind = int if isinstance(f.default, int) and f.name in ("shards", "cores") else float

@@ -1,6 +1,6 @@
 """Write the tables of the documents that follow from the code: `.venv/bin/python -m docs.programs.tables`.
 
-Each table stands between `<!-- generated: NAME -->` and `<!-- end -->`. A name is a key of `TABLES`, or `fields of` and the
+Each table is between `<!-- generated: NAME -->` and `<!-- end -->`. A name is a key of `TABLES`, or `fields of` and the
 classes whose docstrings describe a command's JSON.
 """
 
@@ -51,7 +51,7 @@ def rows(head: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
 
 
 def _fields(names: str) -> str:
-    """Return what the docstrings of a result's classes say of the fields that are in the JSON."""
+    """Return the descriptions of the fields that are in the JSON, from the docstrings of a result's classes."""
     cells = []
     for name in names.split(" and "):
         module, _, kind = name.rpartition(".")
@@ -79,7 +79,7 @@ _PAGES = {
     "overdue_table": "tables.md",
     "brought_back": "operate-stop.md#undo-a-sweep",
 }
-"""Where the documents say more about a cause."""
+"""The documents that explain a cause in more detail."""
 
 
 def _linked(code: str, remedy: str) -> str:

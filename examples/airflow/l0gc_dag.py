@@ -1,7 +1,9 @@
-"""Airflow: four steps of `l0gc gc` one after the other every ten minutes, three each hour, and `l0gc verify` once a day.
+"""Airflow: four steps of `l0gc gc` one after the other every ten minutes, three each hour, and `l0gc verify` once a
+day.
 
-For workers that have l0gc and Java. Where they do not, run the same commands in the image of the project's Dockerfile with a
-KubernetesPodOperator (`arguments=shlex.split(command)[1:]`). Settings and credentials come from the workers' environment.
+For workers that have l0gc and Java. On other workers, run the same commands in the image of the project's Dockerfile
+with a KubernetesPodOperator (`arguments=shlex.split(command)[1:]`). Settings and credentials come from the workers'
+environment.
 """
 
 from __future__ import annotations
@@ -23,14 +25,14 @@ for dag_id, (schedule, jobs) in SCHEDULES.items():
         dag_id=dag_id,
         schedule=schedule,
         start_date=START,
-        catchup=False,  # a run takes up whatever is there; missed ones need no repetition
+        catchup=False,  # a run does all the work that is there, so missed runs need no repetition
         max_active_runs=1,  # saves work; two at once are safe
         dagrun_timeout=timedelta(hours=6),
         tags=["l0gc"],
     ):
         before = None
         for job in jobs:
-            # `all_done`: the jobs need no order, so one that failed keeps none of the others.
+            # `all_done`: the jobs need no order, so a failed one must not stop the others.
             task = BashOperator(
                 task_id=job.split()[0].replace("-", "_"),
                 bash_command=f"l0gc {job} --json",

@@ -1,8 +1,8 @@
-"""A toy segment store that keeps its own log, as a system would that l0gc did not write.
+"""A toy segment store that keeps its own log, like a system independent of l0gc.
 
-It puts records of several partitions into segments `segments/{shard:02}-{epoch:020}-{uuid}.seg`. Its log, a file here, says
-which partitions still need each segment. `write` fills the bucket and exports what l0gc needs; `verify` says whether a
-segment is gone that the log still needs.
+It puts records of several partitions into segments `segments/{shard:02}-{epoch:020}-{uuid}.seg`. Its log, a file here,
+records which partitions still need each segment. `write` fills the bucket and exports what l0gc needs; `verify` reports
+whether a segment that the log still needs is missing.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class Log:
     needs: dict[str, list[list[Any]]] = field(default_factory=dict)
 
     def gc_epoch(self, topic: str, partition: int) -> int:
-        """M(p): below the oldest segment that p needs, and below this epoch, at which p may still be given one."""
+        """Return M(p): below the oldest segment that p needs, and below this epoch, at which p may still get one."""
         needed = [epoch_of(k) for k, who in self.needs.items() if [topic, partition] in who]
         return min([self.epoch, *needed]) - 1
 
 
 def epoch_of(key: str) -> int:
-    """The epoch in a segment's key."""
+    """Return the epoch in a segment's key."""
     return int(key.split("-")[1])
 
 
 def write(s3: Any, bucket: str, prefix: str, log: Log, epochs: int) -> None:
-    """Three segments at each epoch; of the older ones, every partition is done."""
+    """Write three segments at each epoch; every partition has finished with the older ones."""
     rng = random.Random(0)
     for _ in range(epochs):
         for _ in range(3):
@@ -57,9 +57,9 @@ def write(s3: Any, bucket: str, prefix: str, log: Log, epochs: int) -> None:
 
 
 def export(log: Log, folder: Path) -> None:
-    """What l0gc needs: the reports first, then the partitions and the epoch, which are of one moment.
+    """Export what l0gc needs: the reports first, then the partitions and the epoch, which are of one time.
 
-    A folder is finished when it holds `_SUCCESS`; a single file takes its name when it is whole.
+    A folder is finished when it holds `_SUCCESS`; a single file gets its name when it is complete.
     """
     reports = folder / "reports"
     reports.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def export(log: Log, folder: Path) -> None:
 
 
 def main() -> None:
-    """Do what the arguments say, and print one JSON object."""
+    """Do what the arguments request, and print one JSON object."""
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("command", choices=["write", "verify"])
     arguments.add_argument("--epochs", type=int, default=12)

@@ -1,4 +1,4 @@
-"""A topic of Kafka into a topic of l0gc with Spark's own Kafka source, as a stream: headers and create times are kept.
+"""Stream a topic of Kafka into a topic of l0gc with Spark's own Kafka source, with headers and create times.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 examples/kafka/spark_kafka.py \
         BOOTSTRAP_SERVERS KAFKA_TOPIC URL TOPIC CHECKPOINT

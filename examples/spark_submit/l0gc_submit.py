@@ -1,4 +1,4 @@
-"""What spark-submit runs: `spark-submit [its options] l0gc_submit.py COMMAND [l0gc's options]`."""
+"""The program that spark-submit runs: `spark-submit [its options] l0gc_submit.py COMMAND [l0gc's options]`."""
 
 from l0gc.cli.main import main
 
