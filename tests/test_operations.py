@@ -45,6 +45,7 @@ from tests.collect.test_sweep_shadow import PARTIAL
 from tests.support.cli import opens
 from tests.support.memory_store import publish_m, topic_in_memory
 from tests.support.merge import a_cluster, fill
+from tests.support.tries import sampled
 
 ROOT: Final = Path(__file__).parents[1]
 ARGUMENTS: Final = {"upload": ("events", "some.ndjson"), "table-sync": (), "read": ("events", "--json")}
@@ -124,12 +125,20 @@ def given_as(
     return ["--config", str(tmp_path / "l0gc.toml")]
 
 
+SOURCES = ("flag", "environment", "file")
 Seen = Callable[[Any, str], dict[str, Any]]
 each_operation = pytest.mark.parametrize("operation", OPERATIONS.values(), ids=OPERATIONS)
 
 
-@pytest.mark.parametrize("source", ["flag", "environment", "file"])
-@each_operation
+@pytest.mark.parametrize(
+    ("operation", "source"),
+    sampled(
+        [(operation, source) for operation in OPERATIONS.values() for source in SOURCES],
+        [(operation, "flag") for operation in OPERATIONS.values()]
+        + [(OPERATIONS["merge"], source) for source in SOURCES],
+    ),
+    ids=lambda value: value if isinstance(value, str) else value.command(),
+)
 def test_a_command_hands_each_option_to_its_method(
     operation: type[Operation], source: str, seen: Seen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -142,7 +151,7 @@ def test_a_command_hands_each_option_to_its_method(
         assert operation(**call["options"], **own) == msgspec.structs.replace(operation(), **{name: value})
 
 
-@pytest.mark.parametrize("source", ["flag", "environment", "file"])
+@pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("step", [name for name, kind in types_of(Gc).items() if step_of(kind)])
 def test_the_command_gc_hands_each_option_to_its_step(
     step: str, source: str, seen: Seen, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

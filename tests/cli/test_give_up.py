@@ -66,6 +66,7 @@ def test_a_partition_continues_after_its_lost_records_are_given_up(bucket: Store
     assert (described["holes"], described["lost_records"]) == (2, 20)
 
 
+@pytest.mark.thorough
 @pytest.mark.weed
 def test_a_partition_is_given_up_by_its_offsets(bucket: StoreConfig, lost: str) -> None:
     S3Store(bucket).put(lost, b"what is left")

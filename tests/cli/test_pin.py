@@ -36,9 +36,9 @@ def test_a_pin_is_created_listed_and_deleted(cluster: StoreConfig) -> None:
     assert "L1 alone" in text_of("pin", "create", "table", "--level-one")[0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
+def test_what_cannot_be_meant_is_one_sentence(cluster: StoreConfig) -> None:
+    l0gc("pin", "create", "there")
+    for arguments, code, message in (
         ("create there", 2, "pin 'there' exists, and ends at .*; delete it with l0gc pin delete, or use another name"),
         (
             "create new --ttl 0s",
@@ -50,13 +50,10 @@ def test_a_pin_is_created_listed_and_deleted(cluster: StoreConfig) -> None:
         ("create table-1-x", 2, "pin names that begin with 'table-' are reserved for tables; use another name"),
         ("create new --ttl", 2, "Option '--ttl' requires an argument"),
         ("delete ther", 5, "pin 'ther' does not exist, or has ended; did you mean 'there'"),
-    ],
-)
-def test_what_cannot_be_meant_is_one_sentence(cluster: StoreConfig, arguments: str, code: int, message: str) -> None:
-    l0gc("pin", "create", "there")
-    ended = ended_here("pin", *arguments.split())
-    assert ended.code == code
-    assert re.search(message, ended.stderr), ended.stderr
+    ):
+        ended = ended_here("pin", *arguments.split())
+        assert ended.code == code
+        assert re.search(message, ended.stderr), ended.stderr
     assert [p["name"] for p in l0gc("pin", "list")["pins"]] == ["there"]
 
 

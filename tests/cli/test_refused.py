@@ -203,8 +203,8 @@ def place(
 @pytest.mark.parametrize(
     ("place", "every"),
     [
-        pytest.param(True, 4, id="M is ahead, a sample"),
-        pytest.param(False, 9, id="the epoch is ahead, a sample"),
+        pytest.param(True, 9, id="M is ahead, a sample"),
+        pytest.param(False, 15, id="the epoch is ahead, a sample"),
         pytest.param(True, 1, id="M is ahead", marks=pytest.mark.thorough),
         pytest.param(False, 1, id="the epoch is ahead", marks=[pytest.mark.thorough, pytest.mark.release]),
     ],
@@ -256,7 +256,7 @@ def journals_set_back(bucket: StoreConfig, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.weed
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("every", [9, pytest.param(1, marks=pytest.mark.thorough)])
 def test_commands_that_write_are_refused_after_journals_were_set_back(journals_set_back: Place, every: int) -> None:
     place = journals_set_back
     before = place.objects("")

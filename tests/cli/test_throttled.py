@@ -11,6 +11,7 @@ from l0gc.keys import journal_log
 from tests.support.cli import ended_here, opens
 from tests.support.memory_store import another_process, copy_of, failing, publish_m, store_of, topic_in_memory
 from tests.support.reconcile import put
+from tests.support.tries import sampled
 
 ERRORS = (
     ThrottledError("the store asks to slow down"),
@@ -27,8 +28,14 @@ COMMANDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("what", ["journal", "object"])
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    ("command", "what"),
+    sampled(
+        [(command, what) for command in COMMANDS for what in ("journal", "object")],
+        [(command, ("journal", "object")[n % 2]) for n, command in enumerate(COMMANDS)],
+    ),
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
+)
 def test_no_command_takes_throttling_for_a_refusal(
     command: list[str], what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

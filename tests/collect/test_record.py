@@ -77,10 +77,11 @@ def statuses(cluster: ClusterHandles) -> dict[str, str]:
     return {f.key: f.status for k in keys for f in read_segment(store, k)}
 
 
-def test_a_killed_runs_record_is_true(small: int) -> None:
-    """The test kills a run before and after each of its store calls."""
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.thorough)])
+def test_a_killed_runs_record_is_true(small: int, every: int) -> None:
+    """The test kills a run before and after its store calls."""
     garbage = expected_garbage(a_cluster(), 4)
-    for number in itertools.count():
+    for number in itertools.count(step=every):
         cluster, gone, killed = killed_at(number, small)
         on_record = statuses(cluster)
         assert gone <= set(on_record) <= garbage

@@ -79,6 +79,7 @@ def test_a_conditional_put_is_honoured(server: SeaweedFS) -> None:
     assert s3.get_object(Bucket="conditional", Key="log/0")["Body"].read() == b"swapped"
 
 
+@pytest.mark.thorough
 def test_one_of_many_concurrent_creators_wins(server: SeaweedFS) -> None:
     s3 = server.client()
     s3.create_bucket(Bucket="contended")
@@ -140,6 +141,7 @@ def test_the_server_listens_on_the_loopback_interface_only(server: SeaweedFS) ->
     assert set(listening) == {"0100007F"}
 
 
+@pytest.mark.thorough
 def test_the_users_environment_does_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "from-the-environment")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "from-the-environment")
@@ -178,6 +180,7 @@ def test_stop_ends_the_process_and_removes_its_files() -> None:
         _ = server.endpoint_url
 
 
+@pytest.mark.thorough
 def test_a_kept_directory_outlives_the_server_even_when_that_is_killed(tmp_path: Path) -> None:
     with SeaweedFS(tmp_path / "data") as server:
         s3 = server.client()
@@ -324,6 +327,7 @@ def test_a_directory_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Pat
         SeaweedFS(file).start()
 
 
+@pytest.mark.thorough
 def test_when_every_port_is_lost_the_error_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as taken:
         taken.bind((seaweedfs.HOST, 0))

@@ -239,12 +239,19 @@ SLOW = (truncation_does_not_raise_the_boundary, nobody_asks_the_boundary)
 """
 
 
+MEDIUM = (a_refusal_that_cannot_be_looked_at_is_believed, a_range_need_not_continue_what_is_reconciled)
+"""These take seconds: the others suffice to show that the search finds what is wrong."""
+
+
+def marks_of(mutant: Callable[[pytest.MonkeyPatch], None]) -> list[pytest.MarkDecorator]:
+    if mutant in SLOW:
+        return [pytest.mark.thorough, pytest.mark.release]
+    return [pytest.mark.thorough] if mutant in MEDIUM else []
+
+
 @pytest.mark.parametrize(
     ("mutant", "scope", "depth", "wrong"),
-    [
-        pytest.param(*m, id=m[0].__name__, marks=[pytest.mark.thorough, pytest.mark.release] if m[0] in SLOW else [])
-        for m in MUTANTS
-    ],
+    [pytest.param(*m, id=m[0].__name__, marks=marks_of(m[0])) for m in MUTANTS],
 )
 def test_a_rule_that_is_taken_out_is_missed(
     monkeypatch: pytest.MonkeyPatch,

@@ -46,10 +46,14 @@ def l1_objects(cluster: ClusterHandles) -> set[str]:
     ("command", "number"),
     [
         ("gc", signal.SIGTERM),
-        ("merge", signal.SIGINT),
         *(
             pytest.param(*case, marks=pytest.mark.thorough)
-            for case in (("gc", signal.SIGINT), ("merge", signal.SIGTERM), ("reconcile", signal.SIGINT))
+            for case in (
+                ("gc", signal.SIGINT),
+                ("merge", signal.SIGINT),
+                ("merge", signal.SIGTERM),
+                ("reconcile", signal.SIGINT),
+            )
         ),
         pytest.param("reconcile", signal.SIGTERM, marks=[pytest.mark.thorough, pytest.mark.release]),
     ],

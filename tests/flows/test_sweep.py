@@ -150,6 +150,7 @@ def test_shards_and_limits_are_kept_and_a_dry_run_says_the_same(store: S3Store) 
     assert set(store.list("l0gc/").modified_ms) == before, "a sweep without garbage leaves no record"
 
 
+@pytest.mark.thorough
 def test_a_vacuum_removes_old_records_and_a_sweep_none(store: S3Store) -> None:
     a_bucket(store)
     first = l0gc("sweep", "--max-objects", "5")["run_id"]

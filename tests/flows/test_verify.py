@@ -219,6 +219,7 @@ def test_a_bucket_that_is_well_gives_nothing_and_is_not_changed(bucket_of_events
         nothing_is_wrong(bucket_of_events, kept)
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 @pytest.mark.usefixtures("one_spark")
 def test_a_bucket_that_is_well_gives_nothing_on_spark_either(bucket_of_events: Bucket, kept: Kept) -> None:

@@ -123,7 +123,7 @@ def test_what_spark_computes_is_what_a_plain_script_computes(
     one_spark: SparkSession, cluster: ClusterHandles, store: S3Store
 ) -> None:
     @given(st.randoms(use_true_random=False))
-    @settings(max_examples=3, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+    @settings(max_examples=2, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     def check(rng: random.Random) -> None:
         while keys := list(store.list("").modified_ms):
             store.delete(keys[:1000])

@@ -41,6 +41,7 @@ from tests.fuzz.mutations import JSON, changed, fuzzing, hostile
 from tests.fuzz.strict_store import StrictStore
 from tests.support.memory_store import FakeClock, MemoryStore, memory_cluster
 from tests.support.reconcile import put
+from tests.support.tries import sampled
 
 PARTITIONS, JOURNALS, SHARDS = 6, 3, 4
 
@@ -297,7 +298,7 @@ def lines_about(store: MemoryStore) -> list[str]:
     return lines + ran.reported + [f"{c.detail}; {c.remedy}" for c in causes]
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
+@pytest.mark.parametrize("damage", sampled(["gone", "cut", "flipped"], ["gone"]))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_line_about_damage_has_each_key_and_remedy_once(kind: str, damage: str) -> None:
     store = copy_of_bucket()

@@ -95,7 +95,7 @@ def test_a_byte_order_mark_and_an_object_of_several_lines_are_read(worker: Worke
     assert worker.answer(b"\xef\xbb\xbf" + body) == READ
 
 
-@fuzzing(150)
+@fuzzing(60)
 @given(data=st.data())
 def test_a_file_is_read_or_refused(worker: Worker, kind: str, data: st.DataObject) -> None:
     assert worker.answer(data.draw(hostile(FILES[kind][0], FILES[kind][1]))) in {READ, REFUSED}

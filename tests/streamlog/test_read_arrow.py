@@ -25,6 +25,7 @@ from l0gc.streamlog.reader import read_batches, read_topic, schema_of
 from l0gc.streamlog.values.parse import ValueParser, parser_of
 from tests.support.memory_store import store_of, topic_in_memory
 from tests.support.reconcile import put
+from tests.support.tries import sampled
 from tests.test_api import over
 
 ALL = ["offset", "timestamp", "key", "value", "epoch", "partition", "create_time", "headers"]
@@ -36,7 +37,10 @@ RECORDS = [
 ]
 
 
-@pytest.fixture(params=["L0", "L1", "both"])
+WHERE = ["L0", "L1", "both"]
+
+
+@pytest.fixture(params=WHERE)
 def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[l0gc.Cluster]:
     """Open a cluster with the same records in a topic without a schema and in one with a schema."""
     handles = topic_in_memory(2)
@@ -171,6 +175,7 @@ def test_it_takes_what_read_takes(cluster: l0gc.Cluster) -> None:
             cluster.read_arrow("events", columns=columns)
 
 
+@pytest.mark.parametrize("cluster", sampled(WHERE, ["both"]), indirect=True)
 def test_a_reader_that_is_left_ends_its_pin(cluster: l0gc.Cluster) -> None:
     read = cluster.read_arrow("events", pin=True)
     read.read_next_batch()

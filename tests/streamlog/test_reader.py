@@ -25,11 +25,13 @@ from l0gc.streamlog.topics import delete_topic
 from tests.support.ingest import upload
 from tests.support.memory_store import Call, another_process, store_of, topic_in_memory
 from tests.support.reconcile import begin, files, reconcile
+from tests.support.tries import sampled
 
 T = 1_700_000_000_000
 """A time in milliseconds; l0gc refuses a small number, which would be in another unit."""
 
-several = pytest.mark.parametrize(("partitions", "journals"), [(1, 1), (6, 1), (7, 3)])
+SIZES = [(1, 1), (6, 1), (7, 3)]
+several = pytest.mark.parametrize(("partitions", "journals"), SIZES)
 
 
 def put(cluster: ClusterHandles, tmp_path: Path, first: int, count: int) -> None:
@@ -256,9 +258,14 @@ def test_neighbours_in_a_block_cost_one_request_for_each_object(tmp_path: Path) 
 # -- while other jobs run ----------------------------------------------------------------------------------------------
 
 
-@several
-@pytest.mark.parametrize("window_bytes", [1, 9000, 1 << 25], indirect=True)
-@pytest.mark.parametrize("same_process", [False, True])
+@pytest.mark.parametrize(
+    ("same_process", "window_bytes", "partitions", "journals"),
+    sampled(
+        [(same, window, *size) for same in (False, True) for window in (1, 9000, 1 << 25) for size in SIZES],
+        [(False, 1, 1, 1), (False, 9000, 7, 3), (True, 1 << 25, 6, 1)],
+    ),
+    indirect=["window_bytes"],
+)
 def test_what_is_reconciled_and_swept_meanwhile_is_read_from_l1(
     tmp_path: Path, same_process: bool, window_bytes: int, partitions: int, journals: int
 ) -> None:

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from l0gc.errors import (
@@ -39,6 +39,7 @@ from tests.support.memory_store import (
     publish_m,
     store_of,
 )
+from tests.support.tries import tries
 
 
 def another(cluster: ClusterHandles, seed: int = 1, **kwargs: object) -> ClusterHandles:
@@ -616,7 +617,7 @@ CALLS: dict[str, Callable[..., object]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-@settings(max_examples=40)
+@tries(20)
 @given(st.tuples(ANY, ANY, ANY, ANY, ANY), st.booleans())
 def test_no_value_of_any_call_becomes_an_entry_that_a_reader_refuses(
     name: str, values: tuple[object], valid: bool

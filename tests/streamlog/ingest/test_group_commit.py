@@ -26,6 +26,7 @@ from tests.support.ingest import (
     write,
 )
 from tests.support.memory_store import Call, another_process, failing, store_of, topic_in_memory
+from tests.support.tries import sampled
 
 T = TypeVar("T")
 
@@ -160,7 +161,7 @@ def test_a_stale_batch_in_a_group_lands_after_earlier_ones(tmp_path: Path, with_
     assert stored_values(another_process(cluster), "events") == round_robin(records, partitions=PARTITIONS)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", sampled(range(40), range(14)))
 def test_stale_objects_keep_their_order_and_land_once(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     cluster = topic_in_memory(6, 3)

@@ -23,6 +23,7 @@ from l0gc.operations import EARLY_MS
 from l0gc.streamlog.ingest.headers_and_times import HEADERS, MAX_TIME_MS, Headers
 from l0gc.streamlog.reader import read_topic
 from tests.support.memory_store import memory_cluster
+from tests.support.tries import sampled
 from tests.test_api import over
 
 PARTITIONS: Final = 3
@@ -132,7 +133,7 @@ def test_what_is_uploaded_in_any_form_is_read_back_equal(
         assert [fields(r) for r in cluster.read("events")] == landed
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", sampled(FORMS, ["records", "dicts", "reader", "parquet"]))
 def test_an_upload_with_a_producer_is_resumed_also_from_another_form(
     form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ from tests.support.memory_store import store_of, topic_in_memory
 from tests.support.merge import content, fill, merge
 from tests.support.misread import WAYS, misread
 from tests.support.reconcile import files, partition_of, put, reconcile
+from tests.support.tries import sampled
 
 DATA = "level_one/data/"
 
@@ -27,7 +28,7 @@ def small_objects() -> ClusterHandles:
 
 
 @pytest.mark.parametrize("in_ranges", [False, pytest.param(True, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", sampled(WAYS, ["another object's body"]))
 def test_a_merge_reads_again_what_does_not_match(way: str, in_ranges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if in_ranges:
         monkeypatch.setattr(rewrite, "WHOLE_BYTES", 0)

@@ -213,6 +213,7 @@ def merge_on(spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig) 
     return merge(cluster, workers=workers_of(spark, bucket))
 
 
+@pytest.mark.thorough
 def test_executors_merge_what_small_objects_there_are(
     one_spark: SparkSession, cluster: ClusterHandles, bucket: StoreConfig
 ) -> None:
