@@ -1,13 +1,13 @@
 # Each target sets up what it needs: a clean checkout, Python 3.11 or later and a package index are enough.
 # PYTHON names the interpreter to build the virtual environment with, e.g. `make test PYTHON=python3.12`. JOBS is how many
-# processes the tests run in: one more than two cores, since many tests wait for a server. In `make thorough` each may start a
+# processes the tests run in: two more than two cores, since many tests wait for a server. In `make thorough` each may start a
 # Spark of its own, of 1 GiB.
 
 PYTHON ?=
 PART ?=
 SEEDS ?= 300
 MINUTES ?= 12
-JOBS ?= 3
+JOBS ?= 4
 VENV := .venv
 LOWEST := .venv-lowest
 BIN := $(VENV)/bin
