@@ -194,7 +194,7 @@ def _beside() -> str:
         f"every job keeps up holds {size(case.KEPT_UP * case.OBJECT_BYTES)}, {dollars(kept)} a month; the one of 10^9 "
         f"objects {size(case.OBJECTS * case.OBJECT_BYTES)}."
     )
-    return table(["to find what may go", "LIST a day", "$ a day", "sees"], rows) + note
+    return table(["way to find garbage", "LIST a day", "$ a day", "sees"], rows) + note
 
 
 def _deletes() -> str:
