@@ -34,7 +34,7 @@ def _none(rows: Any) -> Any:
 @mutant(
     34,
     "l0gc/streamlog/level_one/give_up.py::give_up",
-    "records are given up that one read has not found",
+    "records are given up after one failed read",
     f"{_REFUSED}::test_a_replica_that_is_bad_once_makes_nothing_a_hole",
     simulated=False,
 )
@@ -45,7 +45,7 @@ def one_read_decides() -> AbstractContextManager[Any]:
 @mutant(
     35,
     "l0gc/streamlog/level_one/give_up.py::read_back",
-    "records are given up that nobody has tried to read",
+    "records are given up without an attempt to read them",
     f"{_TEST_GIVE_UP}::test_what_can_be_read_is_given_up_only_if_that_is_said",
     simulated=False,
 )
@@ -59,7 +59,7 @@ def readable_given_up() -> AbstractContextManager[Any]:
 @mutant(
     35,
     "l0gc/streamlog/level_one/give_up.py::give_up",
-    "what the store only refuses is given up as lost",
+    "objects that the store merely refuses are given up as lost",
     f"{_REFUSED}::test_a_refused_object_is_given_up_only_on_request",
     simulated=False,
 )
@@ -76,7 +76,7 @@ def refused_given_up() -> AbstractContextManager[Any]:
 @mutant(
     35,
     "l0gc/streamlog/journal/edits.py::fits",
-    "a hole may cover records that are in L1, or leave some before it",
+    "a hole may cover records that are in L1, or leave a gap before it",
     f"{_TEST}::test_a_hole_starts_after_the_lro_and_ends_with_an_extent",
     simulated=False,
 )
@@ -87,7 +87,7 @@ def any_hole() -> AbstractContextManager[Any]:
 @mutant(
     35,
     "l0gc/streamlog/journal/entries.py::Edit",
-    "an edit may name a hole, and have an object take its place",
+    "an edit may replace a hole",
     f"{_TEST}::test_no_other_edit_adds_a_hole_and_no_merge_takes_its_place",
     simulated=False,
 )
@@ -98,7 +98,7 @@ def hole_merged() -> AbstractContextManager[Any]:
 @mutant(
     35,
     "l0gc/streamlog/level_one/merge_plan.py::merges_of",
-    "a merge is planned over a hole",
+    "a merge is planned across a hole",
     f"{_TEST_GIVE_UP}::test_merge_retention_and_vacuum_pass_a_hole",
     simulated=False,
 )

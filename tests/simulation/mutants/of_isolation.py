@@ -32,7 +32,7 @@ _scanned = JournalGarbage.scanned
 @instead(
     6,
     "l0gc/streamlog/controller/state.py::ControllerState.deleted_of",
-    "a topic that was deleted 1,000 epochs ago is closed in no journal any more",
+    "a topic that was deleted 1,000 epochs ago is no longer closed in its journals",
     "tests/streamlog/controller/test_state.py::test_a_deleted_topic_must_be_closed_until_forgotten",
     "tests/streamlog/test_housekeep.py::test_a_topic_whose_deleter_died_is_closed_however_many_epochs_have_passed",
 )
@@ -45,7 +45,7 @@ def deletion_forgotten(self: ControllerState) -> dict[int, list[Topic]]:
 @instead(
     46,
     "l0gc/collect/dropped_l1.py::delete_dropped",
-    "an object that cannot be deleted keeps all that its journal dropped after it",
+    "an object that cannot be deleted holds back all objects that its journal dropped after it",
     "tests/collect/test_vacuum.py::test_what_could_not_be_deleted_keeps_no_later_lot_of_its_unit",
 )
 def held_ends_journal(source: DroppedSource, queue: DeletionQueue) -> None:
@@ -76,7 +76,7 @@ def refusal_ends_run() -> AbstractContextManager[Any]:
 @mutant(
     46,
     "l0gc/storage/objectstore.py::ask_of_one",
-    "a store that refuses everything counts as one that refuses each object",
+    "a store that refuses everything counts as one that refuses single objects",
     f"{_REFUSED}::test_a_store_that_refuses_everything_ends_the_run_at_once",
     simulated=False,
 )
@@ -87,7 +87,7 @@ def all_refusals_alone() -> AbstractContextManager[Any]:
 @instead(
     41,
     "l0gc/storage/answers.py::document_fault",
-    "what is parsed need not be the document that was asked for",
+    "the parsed document need not be the requested one",
     "tests/storage/test_answers.py::test_no_other_document_is_parsed",
     simulated=False,
 )
@@ -98,7 +98,7 @@ def any_document_parsed(body: bytes, root: str) -> str:
 @instead(
     41,
     "l0gc/storage/answers.py::read_deleted",
-    "a key that the answer to a delete does not name counts as deleted",
+    "a key that the answer to a delete request does not name counts as deleted",
     "tests/storage/test_answers.py::test_only_a_key_that_the_answer_names_is_deleted",
     simulated=False,
 )
@@ -122,7 +122,7 @@ def throttled_is_refused() -> AbstractContextManager[Any]:
 @instead(
     26,
     "l0gc/streamlog/garbage.py::JournalGarbage.scanned",
-    "what could not be deleted of a topic that the controller never knew is purged",
+    "objects of a topic that the controller never had are purged although they could not be deleted",
     f"{_GARBAGE}::test_an_unknown_topics_objects_under_legal_hold_are_not_purged",
     simulated=False,
 )

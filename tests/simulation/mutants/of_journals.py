@@ -85,7 +85,7 @@ def _admitting(stale_after_all: Callable[[Admission, ObjectExtents], bool]) -> A
 @mutant(
     2,
     "l0gc/streamlog/journal/admission.py::Admission.admit",
-    "the window is not checked at the landing",
+    "the window is not checked where an object lands",
     f"{_HANDLE}::test_a_fenced_object_below_a_moved_window_does_not_land",
 )
 def fence_alone() -> AbstractContextManager[Any]:
@@ -95,7 +95,7 @@ def fence_alone() -> AbstractContextManager[Any]:
 @mutant(
     21,
     "l0gc/streamlog/journal/admission.py::Admission.admit",
-    "a topic takes what is older than itself",
+    "a topic takes objects that are older than itself",
     f"{_TEST_STATE}::test_a_topic_needs_nothing_below_its_revision_though_its_journal_stands_lower",
 )
 def revision_not_checked() -> AbstractContextManager[Any]:
@@ -115,7 +115,7 @@ def seen_window_kept() -> AbstractContextManager[Any]:
 @mutant(
     3,
     "l0gc/streamlog/journal/handle.py::JournalHandle.append",
-    "a repeated object, answered, leaves the seen window",
+    "a repeated object that is answered leaves the seen window",
     f"{_HANDLE}::test_a_repeated_batch_at_a_newer_epoch_shuts_nobody_out",
 )
 def answer_keeps_window() -> AbstractContextManager[Any]:
@@ -139,7 +139,7 @@ def answer_keeps_window() -> AbstractContextManager[Any]:
 @instead(
     4,
     "l0gc/streamlog/journal/fence.py::EpochFence.window",
-    "the log's window counts only where none was seen",
+    "the log's window counts only if no window was seen",
     f"{_FENCE}::test_a_seen_window_ends_when_another_writer_moves_the_log_past_it",
     f"{_FENCE}::test_a_seen_window_that_another_writer_has_overtaken_shuts_nobody_out",
     place="l0gc/streamlog/journal/fence.py::EpochFence._window",
@@ -151,7 +151,7 @@ def seen_window_rules(self: EpochFence) -> EpochWindow:
 @mutant(
     9,
     "l0gc/streamlog/journal/edits.py::fits",
-    "a range need not continue the last one",
+    "a range need not follow the last one",
     f"{_TEST_STATE}::test_a_partition_that_moved_on_is_refused_and_the_others_land",
 )
 def any_range() -> AbstractContextManager[Any]:
@@ -171,7 +171,7 @@ def poison_taken() -> AbstractContextManager[Any]:
 @mutant(
     14,
     "l0gc/streamlog/journal/admission.py::check_object",
-    "what `apply` refuses is appended",
+    "an entry that `apply` refuses is appended",
     f"{_HANDLE}::test_none_lands_behind_one_that_was_refused",
 )
 def refused_too_late() -> AbstractContextManager[Any]:
@@ -219,7 +219,7 @@ def controller_not_asked() -> AbstractContextManager[Any]:
 @instead(
     20,
     "l0gc/streamlog/journal/producers.py::admit",
-    "how far an input got is not looked at",
+    "the progress of an input is ignored",
     f"{_TEST_PRODUCERS}::test_an_input_moved_by_another_run_lands_exactly_once",
     simulated=False,
 )
@@ -251,7 +251,7 @@ def any_run() -> AbstractContextManager[Any]:
 @instead(
     20,
     "l0gc/streamlog/journal/producers.py::admit",
-    "a run that a restored controller gave the same epoch goes on with another's",
+    "a run that a restored controller gave the same epoch continues another run",
     f"{_TEST_PRODUCERS}::test_the_same_epoch_of_another_run_is_refused",
     simulated=False,
 )
@@ -303,7 +303,7 @@ def own_order() -> AbstractContextManager[Any]:
 @instead(
     29,
     "l0gc/streamlog/journal/handle.py::JournalHandle._append_until_done",
-    "what an interrupted thread had offered is offered again, though it may have landed",
+    "objects that an interrupted thread had offered are offered again, although they may have landed",
     f"{_INTERRUPTED}::test_an_interrupted_threads_group_append_lands_at_most_once",
     simulated=False,
 )
@@ -321,7 +321,7 @@ def offered_again(self: JournalHandle, request: Any) -> None:
 @instead(
     29,
     "l0gc/streamlog/journal/fence.py::EpochFence.enter",
-    "a new epoch waits without a bound for those who hold the fence",
+    "a new epoch waits for the holders of the fence without a limit",
     f"{_INTERRUPTED}::test_an_abandoned_fence_delays_a_new_epoch_once",
     simulated=False,
     place="l0gc/streamlog/journal/fence.py::_is_given_back",

@@ -53,7 +53,7 @@ _delete_dropped = delete_dropped
 @mutant(
     24,
     "l0gc/streamlog/journal/edits.py::fits",
-    "a merge lands whatever has become of the objects that it replaces",
+    "a merge lands even if the objects that it replaces have changed",
     f"{_STATE_L1}::test_a_losing_merge_does_not_hold_up_other_partitions",
     simulated=False,
 )
@@ -73,7 +73,7 @@ def fits_anyhow(kind: Kind) -> AbstractContextManager[Any]:
 @mutant(
     24,
     "l0gc/streamlog/level_one/rewrite.py::_check_columns",
-    "a merge that began under an older value schema writes newer columns by that",
+    "a merge that began under an older value schema rewrites newer columns by that schema",
     "tests/streamlog/level_one/test_typed.py::test_a_merge_that_began_under_an_older_schema_leaves_what_is_newer",
     simulated=False,
 )
@@ -84,7 +84,7 @@ def newer_columns_lost() -> AbstractContextManager[Any]:
 @mutant(
     24,
     "l0gc/streamlog/controller/entries.py::check_next_schema",
-    "a value schema lands that does not follow the one before",
+    "a value schema lands that does not follow the previous one",
     "tests/streamlog/controller/test_value_schema.py::test_an_entry_with_a_schema_that_does_not_follow_is_refused",
     simulated=False,
 )
@@ -95,7 +95,7 @@ def any_next_schema() -> AbstractContextManager[Any]:
 @mutant(
     44,
     "l0gc/streamlog/values/parse.py::ValueParser._together",
-    "what pyarrow has read is taken without looking at it again",
+    "the result of pyarrow is used without a check",
     f"{_ROADS}::test_both_roads_and_the_reference_give_the_same_values",
     f"{_VALUES}::test_a_decimal_beyond_its_column_is_null_whatever_its_neighbours",
     simulated=False,
@@ -107,7 +107,7 @@ def pyarrow_trusted() -> AbstractContextManager[Any]:
 @mutant(
     25,
     "l0gc/streamlog/journal/edits.py::fits",
-    "what is stamped below the L1 fence is committed",
+    "objects that are stamped below the L1 fence are committed",
     f"{_STATE_L1}::test_what_is_stamped_below_the_fence_is_never_named",
 )
 def commit_below_fence() -> AbstractContextManager[Any]:
@@ -117,7 +117,7 @@ def commit_below_fence() -> AbstractContextManager[Any]:
 @instead(
     25,
     "l0gc/streamlog/garbage.py::JournalGarbage.fence",
-    "a vacuum knows the journals as they were before the fence",
+    "a vacuum reads the journals before the fence",
     f"{_GARBAGE}::test_what_is_committed_until_the_fence_is_no_orphan",
     simulated=False,
 )
@@ -135,7 +135,7 @@ def looked_before_fence(self: JournalGarbage, before_ms: int, dropped_before_ms:
 @instead(
     26,
     "l0gc/collect/dropped_l1.py::delete_dropped",
-    "what was dropped goes at once",
+    "dropped objects are deleted at once",
     f"{_GARBAGE}::test_merged_objects_go_after_the_grace_and_two_epochs",
 )
 def no_grace(source: DroppedSource, queue: DeletionQueue) -> None:
@@ -149,7 +149,7 @@ def no_grace(source: DroppedSource, queue: DeletionQueue) -> None:
 @mutant(
     26,
     "l0gc/streamlog/journal/topic.py::TopicState.l1_list",
-    "a state that was read without L1 rows counts as one that has none",
+    "a state that was read without L1 rows counts as one without L1 objects",
     "tests/streamlog/journal/test_head.py::test_a_head_has_the_states_offsets_and_sums_without_rows",
     simulated=False,
 )
@@ -161,7 +161,7 @@ def lacking_is_empty() -> AbstractContextManager[Any]:
 @instead(
     26,
     "l0gc/streamlog/journal/shared.py::without",
-    "a shared object is dropped with the first of its rows that leaves",
+    "a shared object is dropped when the first of its rows leaves",
     f"{_SHARED}::test_a_shared_object_is_dropped_with_its_last_row",
     simulated=False,
 )
@@ -188,7 +188,7 @@ def dropped_shared_named(topic: TopicState, o: SharedObject, dropped: Rows) -> b
 @instead(
     26,
     "l0gc/streamlog/journal/state.py::JournalState.may_be_named",
-    "a dropped shared object goes although a repeated commit may name it",
+    "a dropped shared object is deleted although a repeated commit may name it",
     f"{_SHARED}::test_a_dropped_shared_object_waits_until_the_fence_passes_its_stamp",
     simulated=False,
 )
@@ -199,7 +199,7 @@ def shared_purged_above_fence(self: JournalState) -> NDArray[np.bool_]:
 @mutant(
     26,
     "l0gc/streamlog/format.py::check_format",
-    "an l0gc without shared objects reads a bucket that has some",
+    "an l0gc that does not support shared objects reads a bucket that has some",
     "tests/streamlog/test_format.py::test_an_l0gc_of_the_format_before_shared_objects_refuses_the_bucket",
     simulated=False,
 )
@@ -210,7 +210,7 @@ def format_not_raised() -> AbstractContextManager[Any]:
 @mutant(
     28,
     "l0gc/streamlog/level_one/reconcile.py::Commit",
-    "a commit deletes the objects of partitions that it takes for lost",
+    "a commit deletes the objects of partitions that count as lost",
     f"{_AGAIN}::test_a_commit_that_is_done_again_deletes_nothing_and_counts_once_more",
     "tests/streamlog/level_one/test_commit.py::test_each_of_many_lost_partitions_is_counted",
 )

@@ -30,7 +30,7 @@ def objects_of_any_size() -> AbstractContextManager[Any]:
 @instead(
     39,
     "l0gc/streamlog/ingest/extents.py::check_records",
-    "a record is as long as it is, with its key and headers",
+    "a record may have any length, with its key and headers",
     f"{_LIMITS}::test_the_limits_of_records_and_objects_are_exact",
     simulated=False,
 )
@@ -41,7 +41,7 @@ def records_of_any_size(sizes: Any) -> None:
 @instead(
     39,
     "l0gc/streamlog/level_one/parquet.py::_check_group",
-    "a footer is believed, whatever its row groups unpack to",
+    "a footer is accepted, whatever its row groups unpack to",
     f"{_LIMITS}::test_an_l1_object_that_unpacks_beyond_the_limit_is_refused",
     f"{_LIMITS}::test_every_reader_refuses_encodings_that_repeat_long_values",
     simulated=False,
@@ -83,7 +83,7 @@ def any_prefix() -> AbstractContextManager[Any]:
 @instead(
     34,
     "l0gc/streamlog/level_one/parquet.py::_check_statistics",
-    "pages are read as those of their footer, whatever object they are from",
+    "pages are read as those of their footer, even if they belong to another object",
     "tests/streamlog/level_one/test_rewrite.py::test_pages_of_another_object_do_not_match_a_footer",
     simulated=False,
 )
@@ -94,7 +94,7 @@ def pages_of_any_object(chunk: Any, table: Any) -> None:
 @instead(
     34,
     "l0gc/streamlog/level_one/give_up.py::_most_often",
-    "of damaged bytes those are kept that were read first",
+    "of damaged bytes, the first reading is kept",
     "tests/streamlog/level_one/test_give_up.py::test_of_damaged_bytes_those_are_kept_that_most_readings_gave",
     simulated=False,
 )
@@ -105,7 +105,7 @@ def first_remains_kept(read: Sequence[Remains]) -> Remains:
 @mutant(
     34,
     "l0gc/storage/log.py::SharedLog.truncate",
-    "entries are deleted that a checkpoint covers which nobody has read",
+    "entries are deleted that are covered by a checkpoint which no process has read",
     "tests/storage/test_replica.py::test_nothing_is_deleted_that_only_a_damaged_checkpoint_covers",
     simulated=False,
 )
@@ -116,7 +116,7 @@ def checkpoint_unread() -> AbstractContextManager[Any]:
 @mutant(
     34,
     "l0gc/integrations/iceberg/commit.py::Replacement",
-    "a sync writes on whatever it reads of a manifest",
+    "a sync continues whatever it reads from a manifest",
     "tests/integrations/iceberg/test_sync.py::test_a_manifest_that_is_read_badly_is_not_written_on",
     simulated=False,
 )

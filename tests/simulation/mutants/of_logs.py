@@ -41,7 +41,7 @@ _propose = Replica.propose
 @instead(
     2,
     "l0gc/storage/replica.py::Replica.propose",
-    "after a conflict, or a reading of its own, the old decision is appended",
+    "after a conflict, or after the decision has read the log, the old decision is appended",
     f"{_REPLICA}::test_a_decision_uses_the_state_where_it_lands",
     f"{_REPLICA}::test_a_decision_that_reads_the_log_is_repeated_on_that_state",
 )
@@ -67,7 +67,7 @@ def _unbounded(log: SharedLog) -> SharedLog:
 @instead(
     7,
     "l0gc/storage/log.py::SharedLog.append",
-    "a sleeper believes that it won",
+    "a writer that slept assumes that its append won",
     f"{_LOG}::test_a_writer_asleep_during_truncation_does_not_claim_success",
 )
 def boundary_not_asked(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
@@ -77,7 +77,7 @@ def boundary_not_asked(self: SharedLog, offset: int, payload: bytes, *, time_ms:
 @mutant(
     7,
     "l0gc/storage/log.py::SharedLog.tail",
-    "a sleeper reads on without asking the boundary",
+    "a process that slept reads on without reading the boundary",
     f"{_REPLICA}::test_a_reader_that_slept_through_a_truncation_does_not_apply_a_phantom",
 )
 def phantoms_read() -> AbstractContextManager[Any]:
@@ -92,7 +92,7 @@ def phantoms_read() -> AbstractContextManager[Any]:
 @mutant(
     7,
     "l0gc/storage/log.py::SharedLog.replay",
-    "a replay that took long does not ask the boundary",
+    "a long replay does not read the boundary",
     f"{_LOG}::test_a_replay_does_not_take_a_phantom_for_an_entry",
     simulated=False,
 )
@@ -128,7 +128,7 @@ def raised_for_ever() -> AbstractContextManager[Any]:
 @instead(
     7,
     "l0gc/storage/log.py::SharedLog.append",
-    "what landed and was truncated since counts as overtaken",
+    "an entry that landed and was truncated in the meantime counts as overtaken",
     f"{_LOG}::test_a_landed_entry_truncated_before_the_boundary_read_counts",
 )
 def landed_and_truncated(self: SharedLog, offset: int, payload: bytes, *, time_ms: int, as_of_ms: int) -> StoredEntry:
@@ -143,7 +143,7 @@ def landed_and_truncated(self: SharedLog, offset: int, payload: bytes, *, time_m
 @mutant(
     8,
     "l0gc/storage/log.py::SharedLog.append",
-    "what is at the offset is always another's",
+    "the entry at the offset always counts as another writer's",
     f"{_LOG}::test_an_unanswered_append_that_landed_is_not_repeated",
     f"{_LOG}::test_a_refused_append_that_landed_is_reported_as_landed",
     f"{_HANDLE}::test_an_append_whose_reply_is_lost_lands_once",
@@ -161,7 +161,7 @@ def ids_not_compared() -> AbstractContextManager[Any]:
 @instead(
     34,
     "l0gc/storage/log.py::SharedLog._owner",
-    "an append that was misread when its outcome was looked for did not land",
+    "an append counts as lost if its outcome was misread",
     f"{_LOG}::test_a_landed_append_that_is_misread_once_is_reported_as_landed",
     f"{_LOG}::test_a_landed_append_is_unknown_where_it_or_the_boundary_is_misread",
     simulated=False,
@@ -220,7 +220,7 @@ def _appending_to(kind: type[Wrapped]) -> AbstractContextManager[Any]:
 @mutant(
     8,
     "l0gc/storage/log.py::SharedLog.append",
-    "no reply is taken for success",
+    "a missing reply counts as success",
     f"{_LOG}::test_a_lost_append_is_repeated_at_its_offset",
 )
 def ambiguous_is_landed() -> AbstractContextManager[Any]:
@@ -230,7 +230,7 @@ def ambiguous_is_landed() -> AbstractContextManager[Any]:
 @mutant(
     8,
     "l0gc/storage/log.py::SharedLog.append",
-    "a refusal whose cause cannot be looked at is another writer's doing",
+    "a refusal whose cause cannot be read counts as another writer's append",
     f"{_LOG}::test_a_412_with_an_unreadable_owner_may_be_this_writers",
 )
 def refusal_believed() -> AbstractContextManager[Any]:
@@ -301,7 +301,7 @@ def time_forgotten() -> AbstractContextManager[Any]:
 @instead(
     29,
     "l0gc/storage/replica.py::Replica._take",
-    "a state that an exception has left half changed is believed",
+    "a state that an exception has left half changed is used",
     f"{_REPLICA_INTERRUPTED}::test_a_catch_up_that_is_interrupted_leaves_no_half_state",
 )
 def half_applied(self: Replica[Any], entries: Sequence[StoredEntry], as_of_ms: int) -> None:
@@ -314,7 +314,7 @@ def half_applied(self: Replica[Any], entries: Sequence[StoredEntry], as_of_ms: i
 @mutant(
     16,
     "l0gc/storage/store_time.py::StoreTime.settle",
-    "one reply's `Date` is the time, wherever it jumps",
+    "one reply's `Date` counts as the time, even if it jumps",
     f"{_EXPIRE}::test_one_reply_that_is_weeks_ahead_deletes_nothing",
     f"{_REPLICA}::test_no_entry_gets_a_time_that_another_reply_does_not_confirm",
     simulated=False,
@@ -326,7 +326,7 @@ def jumps_believed() -> AbstractContextManager[Any]:
 @mutant(
     16,
     "l0gc/storage/store_time.py::StoreTime.between_ms",
-    "when M was published, and how long ago that was, is decided by one reply's `Date`",
+    "one reply's `Date` decides when M was published, and how long ago that was",
     "tests/collect/test_plan.py::test_a_reply_with_a_wrong_date_ends_no_grace_early",
     simulated=False,
 )
@@ -360,7 +360,7 @@ def entries_by_local_clock(self: SharedLog, offset: int, payload: bytes, *, time
 @instead(
     31,
     "l0gc/storage/replica.py::Replica.payload",
-    "an entry is appended as it was built, whatever its readers make of it",
+    "an entry is appended as it was built, even if readers cannot decode it",
     f"{_REPLICA}::test_what_a_reader_would_refuse_is_not_appended",
     simulated=False,
 )

@@ -52,7 +52,7 @@ class _Sorting(Wrapped):
 @mutant(
     12,
     "l0gc/collect/skip_scan.py::SkipScan",
-    "a page's order is not looked at",
+    "the order of a page is not checked",
     "tests/collect/test_skip_scan.py::test_a_disordered_page_is_noticed",
     simulated=False,
 )
@@ -73,7 +73,7 @@ def jump_to_a_folder(self: KeyLayout, shard: int) -> str:
 @mutant(
     13,
     "l0gc/keys.py::KeyLayout.parse",
-    "a key may have more after its UUID",
+    "a key may continue after its UUID",
     "tests/test_keys.py::test_a_near_miss_is_no_l0_key",
 )
 def anything_after_a_key() -> AbstractContextManager[Any]:
@@ -130,7 +130,7 @@ class _Careless(Wrapped):
 @instead(
     9,
     "l0gc/streamlog/level_one/write.py::write_l1",
-    "an L1 object that failed is committed",
+    "an L1 object whose upload failed is committed",
     "tests/streamlog/level_one/test_write.py::test_an_object_is_named_only_when_it_is_in_the_store",
     place="l0gc/streamlog/level_one/write.py::upload_l1",
 )
@@ -167,7 +167,7 @@ def looks_once(self: Any, gone: Any) -> None:
 @instead(
     27,
     "l0gc/streamlog/ingest/landing.py::Landing",
-    "a part that one journal refuses is taken for landed",
+    "a part that one journal refuses counts as landed",
     f"{_SEVERAL}::test_a_part_that_one_journal_refuses_is_neither_lost_nor_twice",
     place="l0gc/streamlog/ingest/landing.py::Landing._offer",
 )
@@ -200,7 +200,7 @@ def refused_twice(self: Landing, objects: Sequence[WrittenObject]) -> dict[Any, 
 @instead(
     20,
     "l0gc/streamlog/ingest/inputs.py::open_inputs",
-    "an input is known by its file name",
+    "an input is identified by its file name",
     f"{_RESUME}::test_other_input_under_the_same_names_is_never_skipped",
 )
 def known_by_name(sources: Sequence[Any], spread: str | None, *more: Any) -> list[Input]:
@@ -222,7 +222,7 @@ def known_in_any_topic(sources: Sequence[Any], spread: str | None, *more: Any) -
 @mutant(
     20,
     "l0gc/streamlog/ingest/inputs.py::Input.blocks",
-    "what was added to a file since it was hashed is sent, too",
+    "records that were added to a file after it was hashed are sent, too",
     f"{_RESUME}::test_bytes_appended_during_an_upload_wait_for_the_next",
 )
 def more_read_than_hashed() -> AbstractContextManager[Any]:
@@ -237,7 +237,7 @@ def more_read_than_hashed() -> AbstractContextManager[Any]:
 @instead(
     34,
     "l0gc/streamlog/ingest/landing.py::Landing._read_back",
-    "an object is written anew as it was read",
+    "an object is written again as it was read",
     f"{_LANDING}::test_one_bad_reading_of_a_staged_object_is_read_again",
     f"{_LANDING}::test_what_never_matches_the_log_is_not_written_on",
     simulated=False,
@@ -273,7 +273,7 @@ def read_once(read: Callable[[], Any]) -> Any:
 @mutant(
     45,
     "l0gc/collect/run.py::sink_of",
-    "a run's record goes into the bucket in any case",
+    "a run's record is always written to the bucket",
     f"{_PLACES}::test_a_full_store_is_swept_with_its_record_in_a_folder",
     f"{_PLACES}::test_a_full_store_is_swept_without_a_record_by_name",
 )

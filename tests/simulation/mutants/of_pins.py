@@ -33,7 +33,7 @@ _tasks_of = tasks_of
 @mutant(
     36,
     "l0gc/watermark/publication.py::publish",
-    "a computation publishes M that read the pins before one was created",
+    "a computation that read the pins before one was created publishes M",
     f"{_TEST}::test_a_computation_that_did_not_see_the_pin_computes_again",
     simulated=False,
 )
@@ -57,7 +57,7 @@ def pin_ignored() -> AbstractContextManager[Any]:
 @instead(
     36,
     "l0gc/streamlog/epoch_source.py::journal_totals",
-    "gc asks whether M could move as if there were no pins",
+    "gc decides whether M could move as if there were no pins",
     f"{_TEST}::test_whether_m_could_move_counts_what_pins_hold",
     simulated=False,
 )
@@ -71,7 +71,7 @@ def pins_not_counted(cluster: ClusterHandles) -> JournalTotals:
 @mutant(
     36,
     "l0gc/streamlog/garbage.py::unpinned",
-    "a vacuum deletes what was dropped since a pin was created",
+    "a vacuum deletes objects that were dropped after a pin was created",
     f"{_TEST}::test_what_is_dropped_under_a_pin_stays_until_it_ends",
     f"{_TEST}::test_a_deleted_topics_l1_stays_under_a_pin",
 )
@@ -82,7 +82,7 @@ def pinned_purged() -> AbstractContextManager[Any]:
 @mutant(
     36,
     "l0gc/streamlog/controller/state.py::ControllerState.pinned_from",
-    "a vacuum takes a pin of one topic for that of another one",
+    "a vacuum takes a pin of one topic for a pin of another topic",
     f"{_TEST}::test_a_topics_pin_keeps_only_that_topics_dropped_objects",
     simulated=False,
 )
@@ -96,7 +96,7 @@ def pin_of_another_topic() -> AbstractContextManager[Any]:
 @mutant(
     36,
     "l0gc/streamlog/journal/summary.py::tasks_of",
-    "the M that a pin of one topic holds follows from the others' partitions",
+    "the M that a pin of one topic holds follows from the partitions of other topics",
     f"{_TEST}::test_a_topics_pin_holds_m_only_for_that_topic",
     simulated=False,
 )
@@ -115,7 +115,7 @@ def pin_of_the_others() -> AbstractContextManager[Any]:
 @mutant(
     36,
     "l0gc/streamlog/pins.py::reach",
-    "a pin takes effect while what is dropped may still count with an older epoch",
+    "a pin takes effect while dropped objects may still be recorded with an older epoch",
     f"{_TEST}::test_objects_dropped_at_an_old_epoch_count_from_the_pin",
     simulated=False,
 )
@@ -126,7 +126,7 @@ def pin_without_windows() -> AbstractContextManager[Any]:
 @mutant(
     36,
     "l0gc/storage/replica.py::Replica.truncate",
-    "logs are truncated whatever a replay as of a pin needs",
+    "logs are truncated even if a replay as of a pin needs their entries",
     f"{_TEST}::test_logs_stay_replayable_until_the_pin_ends",
 )
 def pinned_truncated() -> AbstractContextManager[Any]:
@@ -136,7 +136,7 @@ def pinned_truncated() -> AbstractContextManager[Any]:
 @mutant(
     36,
     "l0gc/streamlog/housekeep.py::housekeep",
-    "a truncation goes by pins as they were before its listing",
+    "a truncation uses pins that were read before its listing",
     f"{_TEST}::test_a_truncation_asks_for_pins_after_its_listing",
     simulated=False,
 )
@@ -152,7 +152,7 @@ def pins_read_too_early() -> AbstractContextManager[Any]:
 @mutant(
     36,
     "l0gc/storage/store_time.py::StoreTime.settle",
-    "a pin ends by a date that no other reply confirms",
+    "a date that no other reply confirms ends a pin",
     f"{_TEST}::test_a_date_that_jumps_ends_no_pin",
     simulated=False,
 )
@@ -163,7 +163,7 @@ def pin_ended_early() -> AbstractContextManager[Any]:
 @instead(
     36,
     "l0gc/streamlog/controller/entries.py::RenewPin.check",
-    "a renewal is taken for a pin that has ended, or for another one of its name",
+    "a renewal applies to a pin that has ended, or to another pin of the same name",
     f"{_TEST}::test_an_ended_pin_and_its_namesake_are_not_renewed",
     simulated=False,
 )
@@ -174,7 +174,7 @@ def renewed_by_name(self: RenewPin, state: ControllerState) -> None:
 @instead(
     36,
     "l0gc/streamlog/controller/state.py::ControllerState.deleted_of",
-    "a pin leaves out the journals that deleted topics alone are in",
+    "a pin omits the journals in which only deleted topics are",
     f"{_TEST}::test_a_pin_holds_also_the_journals_that_deleted_topics_alone_are_in",
     simulated=False,
 )
@@ -185,7 +185,7 @@ def deleted_unpinned(self: ControllerState) -> dict[int, list[Any]]:
 @instead(
     36,
     "l0gc/storage/log.py::Folder.needed_from",
-    "a replay as of a pin may begin with a checkpoint of one entry later",
+    "a replay as of a pin may begin with a checkpoint that is one entry too new",
     "tests/storage/test_replica.py::test_a_replay_as_of_an_entry_takes_no_checkpoint_after_it",
     simulated=False,
 )

@@ -48,7 +48,7 @@ _compute_not_due = l0gc.collect.gc_steps.compute_not_due
 @instead(
     38,
     "l0gc/inspect/lag.py::lacking",
-    "a query's position is where its offset is, in whatever log",
+    "a query's position counts by its offset alone, in any log",
     "tests/integrations/spark/test_stream.py::test_a_checkpoint_of_a_log_set_back_and_grown_is_refused",
     simulated=False,
 )
@@ -59,7 +59,7 @@ def any_logs_position(*args: object) -> str:
 @instead(
     38,
     "l0gc/watermark/publication.py::check_set_back",
-    "where a journal's log ended before is not looked at",
+    "the noted end of a journal's log is ignored",
     f"{_TEST}::test_set_back_journals_stop_everything_until_restored",
     f"{_TEST}::test_a_journal_whose_log_is_gone_is_refused",
     simulated=False,
@@ -87,7 +87,7 @@ def place_is_offset(self: Replica[Any], place: Place) -> bool:
 @instead(
     7,
     "l0gc/storage/log.py::SharedLog.is_re_created",
-    "a truncated offset that a stale writer has created again shows that the log was set back",
+    "a truncated offset that a stale writer has created again counts as a sign that the log was set back",
     f"{_TEST_REPLICA}::test_a_noted_place_holds_after_a_stale_writer_recreates_its_offset",
     simulated=False,
 )
@@ -134,7 +134,7 @@ def numbers_given_twice(cluster: ClusterView, wanted: tuple[int, int]) -> tuple[
 @instead(
     38,
     "l0gc/watermark/publication.py::check_set_back",
-    "a journal may need what M has released",
+    "a journal may need epochs that M has passed",
     f"{_TEST}::test_publications_without_ends_are_compared_with_the_journals_needs",
     simulated=False,
 )
@@ -145,7 +145,7 @@ def needs_not_compared(published: PublishedWatermark | None, unit: UnitSummary, 
 @mutant(
     38,
     "l0gc/watermark/publication.py::refuse_if_lost",
-    "a lost `published.json` is replaced by whoever publishes next",
+    "the next publication replaces a lost `published.json`",
     f"{_TEST_PUBLICATION}::test_nothing_is_deleted_or_published_while_what_was_published_is_lost",
     "tests/test_gc.py::test_a_quiet_gc_reports_a_lost_watermark_until_m_is_computed",
     simulated=False,
@@ -157,7 +157,7 @@ def loss_unnoticed() -> AbstractContextManager[Any]:
 @mutant(
     38,
     "l0gc/watermark/publication.py::newest_ends",
-    "a publication forgets where a journal ended that it could not read, or read earlier than another",
+    "a publication forgets the end of a journal that it could not read, or read earlier than another",
     f"{_TEST_PUBLICATION}::test_the_end_of_a_journal_never_goes_down",
     simulated=False,
 )
@@ -182,7 +182,7 @@ def lower_is_not_due(published: PublishedWatermark | None, *rest: Any, lowest: i
 @mutant(
     38,
     "l0gc/watermark/publication.py::refuse_if_set_back",
-    "nobody looks whether a journal was set back, and gc does not compute M",
+    "no command checks whether a journal was set back, and gc does not compute M",
     f"{_TEST}::test_a_vacuum_by_itself_takes_no_live_object_for_an_orphan",
     f"{_TEST}::test_a_sweep_by_itself_deletes_nothing_that_was_restored_with_its_journal",
     "tests/cli/test_refused.py::test_gc_on_older_journals_deletes_nothing",
@@ -196,7 +196,7 @@ def set_back_unseen() -> AbstractContextManager[Any]:
 @instead(
     38,
     "l0gc/streamlog/garbage_facts.py::JournalNames.facts",
-    "what only the lost part of an accepted log had named is an orphan",
+    "an object that only the lost part of an accepted log had named is an orphan",
     f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",
     simulated=False,
     place="l0gc/streamlog/garbage_facts.py::JournalNames._keep",
@@ -210,7 +210,7 @@ def lost_are_orphans(self: JournalNames, journal: int, state: JournalState) -> N
 @instead(
     38,
     "l0gc/watermark/publication.py::check_set_back",
-    "sweeps go on while an accepted journal needs what M has released",
+    "sweeps continue while an accepted journal needs epochs that M has passed",
     f"{_TEST_ACCEPTED}::test_the_cluster_goes_on_and_nothing_that_was_lost_is_deleted",
     simulated=False,
 )
@@ -222,7 +222,7 @@ def swept_before_lifted(published: PublishedWatermark | None, unit: UnitSummary,
 @instead(
     38,
     "l0gc/streamlog/set_back.py::accept_set_back",
-    "how often a journal was accepted is counted from its log alone",
+    "the acceptances of a journal are counted from its log alone",
     f"{_TEST_ACCEPTED}::test_a_copy_from_before_an_acceptance_is_accepted_as_the_next_one",
     simulated=False,
     place="l0gc/streamlog/journal/handle.py::JournalHandle.accept_set_back",
@@ -234,7 +234,7 @@ def acceptances_forgotten(self: JournalHandle, epoch: int, times: int) -> bool:
 @instead(
     38,
     "l0gc/streamlog/level_one/plan.py::still_unreconciled",
-    "what a journal still needs of an object is known by its partitions, whatever their offsets",
+    "the part of an object that a journal still needs is determined by partitions, without their offsets",
     f"{_TEST_PLAN}::test_unreadable_extents_are_needed_only_at_their_offsets",
     simulated=False,
 )
@@ -249,7 +249,7 @@ def needed_at_any_offset(topic: TopicState, read: ObjectRead) -> ObjectRead | No
 @mutant(
     38,
     "l0gc/streamlog/level_one/give_up.py::give_up",
-    "records are given up whatever was set back",
+    "records are given up even if a log was set back",
     f"{_TEST}::test_set_back_journals_stop_everything_until_restored",
     simulated=False,
 )
@@ -260,7 +260,7 @@ def given_up_on_half_a_memory() -> AbstractContextManager[Any]:
 @mutant(
     38,
     "l0gc/streamlog/level_one/plan.py::checked_windows",
-    "a journal that could not be read when it was to be checked takes part later",
+    "a journal that could not be read for its check takes part later",
     f"{_TEST}::test_an_unchecked_journal_is_left_out_though_readable_later",
     simulated=False,
 )

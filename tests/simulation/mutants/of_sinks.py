@@ -42,7 +42,7 @@ def known_by_number(batch: BatchId, rows: BatchRows, journal: int, progress: Inp
 @instead(
     30,
     "l0gc/integrations/spark/sink.py::BatchRows.of",
-    "a batch of which a part has landed is completed by its rows, wherever they are now",
+    "a batch of which a part has landed is completed by its rows, in whatever partitions they now are",
     f"{_REPEATED}::test_a_partly_landed_batch_is_not_completed_in_other_journals",
     f"{_REPEATED}::test_another_drivers_rows_in_other_journals_are_an_error",
     simulated=False,
@@ -65,7 +65,7 @@ def other_journals_not_asked() -> AbstractContextManager[Any]:
 @instead(
     33,
     "l0gc/streamlog/ingest/sender.py::Sender._renew",
-    "a sender goes on as the run that it began with",
+    "a sender continues as the run with which it began",
     f"{_SENDER}::test_the_next_sender_fences_a_weeks_old_one",
     f"{_SENDER}::test_an_idle_sender_resumes_only_without_a_successor",
     f"{_SENDER}::test_a_journal_that_got_nothing_for_a_week_takes_its_first_record",
@@ -78,7 +78,7 @@ def run_not_renewed(sender: Sender) -> None:
 @instead(
     33,
     "l0gc/integrations/kafka.py::topic_id",
-    "a topic of Kafka that was made again is taken for the one before",
+    "a recreated topic of Kafka counts as its predecessor",
     f"{_KAFKA}::test_a_recreated_kafka_topic_is_copied_only_on_request",
     f"{_KAFKA}::test_a_kafka_topic_recreated_during_a_read_ends_the_bridge",
     simulated=False,
@@ -90,7 +90,7 @@ def made_again_unseen(admin: object, source: str) -> str:
 @mutant(
     33,
     "l0gc/integrations/kafka.py::to_l0gc",
-    "where Kafka does not have a position, reading begins anew",
+    "if Kafka does not have a position, reading starts anew",
     f"{_KAFKA}::test_a_position_past_the_end_is_an_error_that_names_both",
     simulated=False,
 )
@@ -103,7 +103,7 @@ def position_skipped() -> AbstractContextManager[Any]:
 @instead(
     30,
     "l0gc/integrations/spark/sink.py::refuse_other_rows",
-    "journals compare a batch's rows as the driver saw them last",
+    "journals compare a batch's rows with those that the driver saw last",
     f"{_REPEATED}::test_journals_refuse_other_rows_before_taking_any_part",
     simulated=False,
 )

@@ -24,7 +24,7 @@ _unnamed = commit.unnamed
 @instead(
     32,
     "l0gc/integrations/iceberg/catalog.py::check_location",
-    "a table is synced wherever its catalog says that it lies",
+    "a table is synced at any location that its catalog names",
     f"{_TEST}::test_a_table_pointing_at_foreign_metadata_stays_refused",
     simulated=False,
 )
@@ -35,7 +35,7 @@ def anywhere(table: Any, wanted: Any) -> None:
 @instead(
     32,
     "l0gc/integrations/iceberg/plan.py::unused_pins",
-    "a sync ends the pins of syncs that run",
+    "a sync ends the pins of running syncs",
     f"{_ENDS}::test_a_sync_does_not_end_another_syncs_pin",
     simulated=False,
 )
@@ -46,7 +46,7 @@ def running_pins_ended(pins: Any, loaded: Any, kept: Any, now_ms: int) -> list[s
 @instead(
     32,
     "l0gc/integrations/iceberg/commit.py::unnamed",
-    "metadata files are deleted that the table did not name when it was loaded",
+    "metadata files that the table did not name when it was loaded are deleted",
     f"{_ENDS}::test_the_metadata_of_another_commit_stays_whatever_the_warehouses_clock_says",
     simulated=False,
 )
@@ -81,7 +81,7 @@ def ended_pin_used() -> AbstractContextManager[Any]:
 @mutant(
     37,
     "l0gc/integrations/iceberg/plan.py::held_before",
-    "a sync takes nothing out of a table",
+    "a sync removes no object from a table",
     f"{_TEST}::test_a_sync_is_one_snapshot_and_another_one_commits_nothing",
     simulated=False,
 )
@@ -92,7 +92,7 @@ def merged_beside_its_input() -> AbstractContextManager[Any]:
 @mutant(
     37,
     "l0gc/integrations/iceberg/plan.py::check_not_ahead",
-    "a table that knows more than its journal is synced",
+    "a table that has more than its journal is synced",
     f"{_TEST}::test_a_table_that_knows_more_than_its_journal_is_refused",
     simulated=False,
 )
@@ -125,7 +125,7 @@ def short_pin_used(note: Any, pins: Any, now_ms: int, keep_ms: int) -> bool:
 @mutant(
     37,
     "l0gc/integrations/iceberg/plan.py::ended_snapshots",
-    "a snapshot counts as read until the last of those took its place that follow it",
+    "a snapshot counts as read until the last of its successors took its place, not the first",
     f"{_TEST}::test_a_snapshot_is_followed_by_the_first_that_took_its_place",
     simulated=False,
 )

@@ -100,7 +100,7 @@ def unreadable_left_out(task: JournalTask, error: L0gcError) -> UnitSummary:
 @instead(
     6,
     "l0gc/streamlog/journal/state.py::JournalState.bounds",
-    "a topic that nothing has landed in does not count",
+    "a topic in which nothing has landed does not count",
     f"{_TEST_SOURCE}::test_a_topic_that_nothing_has_landed_in_holds_m_below_its_revision",
 )
 def untouched_left_out(self: JournalState, revision: int, first: int, count: int) -> Rows:
@@ -151,7 +151,7 @@ def deleted_hold_back(state: ControllerState, floor: int, *rest: Any, **more: An
 @instead(
     6,
     "l0gc/watermark/compute.py::compute",
-    "without topics M does not exist",
+    "M does not exist if there are no topics",
     f"{_TEST_COMPUTE}::test_without_partitions_m_is_the_cluster_epoch",
 )
 def nothing_without_topics(cluster_epoch: int, units: Sequence[UnitSummary]) -> Watermark:
@@ -174,7 +174,7 @@ def epochs_not_compared() -> AbstractContextManager[Any]:
 @instead(
     10,
     "l0gc/watermark/publication.py::_refuse_if_behind",
-    "what is published above the epoch stops nobody",
+    "a published epoch above the cluster epoch stops no command",
     "tests/collect/test_sweep_local.py::test_a_watermark_above_the_cluster_epoch_is_refused",
     f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
@@ -198,7 +198,7 @@ def published_epoch_ignored(cluster_epoch: int, published: PublishedWatermark | 
 @instead(
     10,
     "l0gc/streamlog/controller/handle.py::Controller._propose",
-    "nobody looks at what is published before an entry is appended",
+    "an entry is appended without a check of the published epochs",
     f"{_TEST_PUBLICATION}::test_a_restored_controller_admits_nothing_and_stays_unchanged",
 )
 def written_unchecked(self: Controller, decide: Any, **options: Any) -> bool:
@@ -221,7 +221,7 @@ def revisions_given_twice(
 @mutant(
     10,
     "l0gc/streamlog/controller/state.py::ControllerState.has_created",
-    "topics that the controller never knew are ignored",
+    "topics that the controller never had are ignored",
     f"{_TEST_SOURCE}::test_a_topic_that_the_controller_never_knew_stops_everything",
     simulated=False,
 )
@@ -232,7 +232,7 @@ def unknown_topics() -> AbstractContextManager[Any]:
 @mutant(
     10,
     "l0gc/streamlog/garbage_facts.py::JournalNames",
-    "what lies in the folder of a topic that nobody knows is an orphan",
+    "an object in the folder of an unknown topic is an orphan",
     f"{_TEST_GARBAGE}::test_an_unknown_topics_folder_is_named_and_left",
     f"{_TEST_GARBAGE}::test_a_topic_lost_with_controller_and_journal_keeps_its_l1",
     simulated=False,
@@ -266,7 +266,7 @@ def any_cluster() -> AbstractContextManager[Any]:
 @instead(
     15,
     "l0gc/watermark/publication.py::publish",
-    "M is written over what is there",
+    "M is written over the published one",
     f"{_TEST_PUBLICATION}::test_a_lower_watermark_is_refused",
 )
 def blind_publication(store: Any, runtime: Any, new: PublishedWatermark, **options: Any) -> PublishedWatermark | None:
@@ -310,7 +310,7 @@ def tick_by_local_clock(self: Controller) -> int:
 @mutant(
     46,
     "l0gc/streamlog/housekeep.py::housekeep",
-    "what fails at one log ends the whole run",
+    "a failure at one log ends the whole run",
     f"{_TEST_HOUSEKEEP}::test_a_refused_journal_is_named_and_housekeeping_continues",
     f"{_TEST_HOUSEKEEP}::test_an_unclosable_topic_does_not_stop_housekeeping",
 )
