@@ -1,1 +1,1 @@
-"""The command line: one module for each command, with printing separate from the work."""
+"""The command line: one module for each command or group of commands. Printing is separate from the work."""

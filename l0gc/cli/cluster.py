@@ -1,4 +1,4 @@
-"""`l0gc init` founds a cluster; `l0gc epoch`, `l0gc housekeep`, `l0gc pause` and `l0gc resume` act on it as a whole."""
+"""`l0gc init` creates a cluster; `l0gc epoch`, `l0gc housekeep`, `l0gc pause` and `l0gc resume` act on a whole cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @operation_options(Init)
 @cluster_options()
 def init_command(out: Output, cluster: Cluster, **options: Any) -> None:
-    """Probe the store and found a cluster; run again, it changes nothing.
+    """Probe the store and create a cluster. A repeated run changes nothing.
 
     \b
     Example:
@@ -44,7 +44,7 @@ def init_command(out: Output, cluster: Cluster, **options: Any) -> None:
 
 
 _FAR: Final = 10_000
-"""A jump by more epochs than this needs confirmation: 10 weeks of ticks."""
+"""The number of epochs above which a jump needs confirmation: 10 weeks of ticks."""
 
 
 @click.group("epoch", cls=CommandGroup)
@@ -74,20 +74,20 @@ def show(out: Output, cluster: Cluster) -> None:
 @click.option("--expect", type=Whole(0), metavar="E", help="Advance only if the epoch is E; safe to repeat.")
 @click.option(
     "--above", type=Whole(0), metavar="E",
-    help="Advance to the epoch above E, even if the controller log is older than what is published.",
+    help="Advance to the epoch after E, even if the controller log is older than the published epoch.",
 )  # fmt: skip
 @click.option(
     "--close-unknown-topics", is_flag=True,
-    help="With --above: give up topics that journals hold but the restored controller log lacks.",
+    help="With --above, give up topics that journals have but the restored controller log lacks.",
 )  # fmt: skip
 @yes_option
 @cluster_options()
 def advance(out: Output, cluster: Cluster, above: int | None, yes: bool, **options: Any) -> None:
     """Advance the cluster epoch by one.
 
-    With --expect, the command can be repeated after a lost reply and still advances once.
-    With --above, one entry brings the epoch above E, for a controller log that was restored from a backup;
-    repeated, it changes nothing. A jump of more than 10,000 epochs asks for confirmation.
+    With --expect, the command can be repeated after a lost reply and still advances the epoch only once. With --above,
+    one entry raises the epoch above E, for a controller log that was restored from a backup; a repeated run changes
+    nothing. A jump of more than 10,000 epochs asks for confirmation.
 
     \b
     Example:
@@ -107,12 +107,12 @@ def _lines(now: AdvancedEpoch) -> list[str]:
 @operation_options(Housekeep)
 @click.option(
     "--accept-set-back", type=Whole(0), metavar="JOURNAL",
-    help="First accept a journal that was set back to an older copy, if its newest log is lost for good.",
+    help="First accept a journal that was set back to an older copy because its newest log is permanently lost.",
 )  # fmt: skip
 @yes_option
 @cluster_options(metrics_options, epoch_interval_option)
 def housekeep_command(out: Output, cluster: Cluster, barrier: bool, accept_set_back: int | None, yes: bool) -> None:
-    """Tick if it is due, slide idle windows, close deleted topics, checkpoint and truncate the logs.
+    """Tick if a tick is due, slide idle windows, close deleted topics, and checkpoint and truncate the logs.
 
     \b
     Example:
@@ -125,7 +125,7 @@ def housekeep_command(out: Output, cluster: Cluster, barrier: bool, accept_set_b
 
 
 def _accept(out: Output, cluster: Cluster, journal: int, *, yes: bool) -> None:
-    """Accept a journal as it is. Raises `UsageError` if the user does not confirm, or there is nothing to accept."""
+    """Accept a journal as it is. Raises `UsageError` if the user does not confirm, or if there is nothing to accept."""
     from l0gc.streamlog.set_back import set_back
 
     if not yes:
@@ -141,7 +141,7 @@ def _accept(out: Output, cluster: Cluster, journal: int, *, yes: bool) -> None:
 
 
 def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barrier: bool) -> None:
-    """Housekeep, and print the result. Raises `PartialFailureError` if it failed for a log."""
+    """Run housekeeping, and print the result. Raises `PartialFailureError` if it failed for a log."""
 
     def lines(r: HousekeepResult) -> list[str]:
         moved = f"{count(r.barriers, 'window')} closed" if barrier else f"{count(r.advanced, 'window')} advanced"
@@ -156,14 +156,14 @@ def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barr
 
 
 @cli_command("pause")
-@click.option("--why", required=True, metavar="TEXT", help="The reason, which every sweep then reports.")
+@click.option("--why", required=True, metavar="TEXT", help="The reason, which every sweep reports during the pause.")
 @click.option("--by", metavar="NAME", help="The name of the person or job that pauses.  [default: user@host]")
 @cluster_options()
 def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> None:
-    """Pause all sweeps of this cluster, wherever they run: they exit with 4 and say why, until l0gc resume.
+    """Pause all sweeps of this cluster, wherever they run: until l0gc resume, they report the reason and exit with 4.
 
-    A sweep in progress ends in good order, at most 40,000 objects and some 5 s later (on Spark, of each task).
-    Uploads, reconcile, housekeep and compute-watermark go on.
+    A sweep in progress ends in good order, after at most 40,000 more objects and some 5 s (on Spark, per task).
+    Uploads, reconcile, housekeep and compute-watermark continue.
 
     \b
     Example:

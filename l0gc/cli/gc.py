@@ -1,4 +1,4 @@
-"""`l0gc gc`: the steps of a garbage collection, one after another, in one process and at most one Spark session."""
+"""`l0gc gc` runs the steps of a garbage collection in order, in one process and at most one Spark session."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from l0gc.operations import Gc
 def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
     """Housekeep, reconcile, merge, expire, table sync, compute-watermark, sweep, vacuum, each if due: for cron.
 
-    A quiet cluster takes a second or two. Spark starts only for large work, and never with --engine local.
-    Each step takes all of its own options, prefixed with its name: l0gc merge --fan-in is --merge-fan-in here. The
-    settings file can set them for both commands: fan-in = 8 below [merge].
+    A quiet cluster takes a second or two. Spark starts only for large work, and never with --engine local. Each step
+    takes all options of its command, prefixed with its name: l0gc merge --fan-in is --merge-fan-in here. The settings
+    file can set an option for both commands: fan-in = 8 below [merge].
 
     \b
     Example:
@@ -44,7 +44,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
       l0gc gc --shadow       # at first: record everything, delete nothing
     """
     text, signals, run_id = dict[str, list[str]](), list[int](), new_run(cluster)
-    # How a step's own command shows progress, ends on a signal and shows its result.
+    # These are the functions by which each step's command shows progress, ends on a signal and prints its result.
     run: dict[str, Callable[..., None]] = {
         HOUSEKEEP: partial(run_housekeep, barrier=options["housekeep"] is not None and options["housekeep"].barrier),
         RECONCILE: run_reconcile,
@@ -80,7 +80,7 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
             raise stopped from e
 
     def lines(result: GcResult) -> list[str]:
-        """Return the lines of each step, with its name before the first, and a line for all steps that were not due."""
+        """Return the lines of each step, the first with the step's name, and a line for all steps that were not due."""
         shown = []
         for step in STEPS:
             for i, line in enumerate(text.get(step, [])):
@@ -99,5 +99,5 @@ def command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> No
 
 
 def _interrupt() -> None:
-    """Interrupt a step, as Ctrl-C does: no `except` for errors, including Spark's, may catch it."""
+    """Interrupt a step as Ctrl-C does, so that no `except` for errors, including Spark's, catches it."""
     raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""The options that every command takes, before or after its name; and a command's help, which lists them last."""
+"""The options that every command takes, before or after its name. A command's help lists them last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from l0gc.storage.config import ENCRYPTIONS, ENDPOINT_VARIABLES, REGION_VARIABLE
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 FILE: Final = click.Path(readable=False, allow_dash=True)
-"""A file name, which shells complete; it is checked when it is read."""
+"""The type of a file name, which shells complete. The file is checked when it is read."""
 
 
 class GlobalOption(click.Option):
@@ -26,7 +26,7 @@ class GlobalOption(click.Option):
 
 
 def context_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the contexts of the settings file, for a shell; none if it cannot be read."""
+    """Return the contexts of the settings file for a shell's completion; none if it cannot be read."""
     try:
         names = load_settings(context.params.get("config")).contexts
     except UsageError:
@@ -36,7 +36,7 @@ def context_names(context: click.Context, parameter: click.Parameter, incomplete
 
 _option: Final = partial(click.option, cls=GlobalOption)
 GLOBAL_OPTIONS: Final = [
-    _option("--url", envvar="L0GC_URL", metavar="s3://BUCKET[/PREFIX]", help="Where the cluster is.  [L0GC_URL]"),
+    _option("--url", envvar="L0GC_URL", metavar="s3://BUCKET[/PREFIX]", help="The URL of the cluster.  [L0GC_URL]"),
     _option(
         "--endpoint-url", envvar=["L0GC_ENDPOINT_URL", *ENDPOINT_VARIABLES], metavar="URL",
         help="An S3-compatible server.  [AWS_ENDPOINT_URL_S3]",
@@ -44,16 +44,16 @@ GLOBAL_OPTIONS: Final = [
     _option("--region", envvar=["L0GC_REGION", *REGION_VARIABLES], help="The bucket's region."),
     _option("--profile", envvar=["L0GC_PROFILE", "AWS_PROFILE"], help="The AWS profile to use."),
     _option(
-        "--sse", envvar="L0GC_SSE", type=click.Choice(ENCRYPTIONS), help="How l0gc encrypts the objects that it writes."
+        "--sse", envvar="L0GC_SSE", type=click.Choice(ENCRYPTIONS), help="The encryption of objects that l0gc writes."
     ),
     _option("--sse-kms-key-id", envvar="L0GC_SSE_KMS_KEY_ID", metavar="ID", help="The key for --sse aws:kms."),
     _option(
         "--store-timeout", envvar="L0GC_STORE_TIMEOUT", type=interval, metavar="DURATION",
-        help="How long a run waits in total for a store that does not answer.  [default: 2m]",
+        help="How long a run waits in total for a silent store.  [default: 2m]",
     ),
     _option(
         "--idle-timeout", envvar="L0GC_IDLE_TIMEOUT", type=interval, metavar="DURATION",
-        help="After how long an idle connection is closed, before a NAT forgets it.  [default: 45s]",
+        help="How long a connection may be idle before it is closed, before a NAT forgets it.  [default: 45s]",
     ),
     _option("--cluster-id", envvar="L0GC_CLUSTER_ID", metavar="ID", help="Refuse a bucket of any other cluster."),
     _option(
@@ -62,7 +62,7 @@ GLOBAL_OPTIONS: Final = [
     ),
     _option(
         "--context", envvar="L0GC_CONTEXT", metavar="NAME", shell_complete=context_names, is_eager=True,
-        help="The context of that file to use: a cluster by its name.",
+        help="The context in that file to use, which names a cluster.",
     ),
     _option("--json", is_flag=True, default=None, envvar="L0GC_JSON", help="Print one JSON object to stdout."),
     _option(
@@ -71,26 +71,26 @@ GLOBAL_OPTIONS: Final = [
     ),
     _option(
         "--quiet", is_flag=True, default=None, envvar="L0GC_QUIET",
-        help="Print nothing unless something needs attention; for cron.",
+        help="Print nothing unless something needs attention, for cron.",
     ),
     _option(
         "--log-format", type=click.Choice(FORMATS), envvar="L0GC_LOG_FORMAT",
-        help="The format of notes and errors on stderr; json: one event per line.  [default: text]",
+        help="The format of notes and errors on stderr; json prints one event per line.  [default: text]",
     ),
     _option(
-        "-v", "--verbose", count=True, help="Log what the work does, and the traceback of an error. Twice: log more."
+        "-v", "--verbose", count=True, help="Log the steps of the work, and the traceback of an error; twice, log more."
     ),
 ]  # fmt: skip
 
 epoch_interval_option: Final = click.option(
     "--epoch-interval", envvar="L0GC_EPOCH_INTERVAL", type=interval, metavar="DURATION",
-    help="How old an epoch becomes before the next one begins.  [default: 10m]",
+    help="The age of an epoch at which the next one begins.  [default: 10m]",
 )  # fmt: skip
-"""For commands that advance the epoch when it is due, or report whether that happens."""
+"""The option of commands that advance the epoch when it is due, or report whether that happens."""
 
 
 def on_command_line(context: click.Context) -> dict[str, Any]:
-    """Return the options on the command line. Those after the command's name take precedence over those before it."""
+    """Return the options on the command line. An option after the command's name takes precedence over one before it."""
     parameters = dict[str, Any]()
     for part in (context.find_root(), context):
         parameters |= {
@@ -114,7 +114,7 @@ class Command(click.Command):
     """A command whose help lists its own options first."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the two sections; `--help` is one of the global options."""
+        """Write the two sections of options; `--help` is one of the global options."""
         rows: dict[str, list[tuple[str, str]]] = {"Options": [], "Global options": []}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
@@ -128,7 +128,7 @@ class Command(click.Command):
 
 
 class CommandGroup(click.Group):
-    """A group of such commands."""
+    """A group of commands whose help lists their own options first."""
 
     command_class = Command
 

@@ -1,9 +1,9 @@
-"""`l0gc help`, which shows a command's help or a page of the documents; `version`; `completion`; and `config show`.
+"""`l0gc help` shows a command's help or a page of the documents. The commands `version`, `completion` and `config show`
+are also here.
 
-Messages name pages by `l0gc help PAGE`, since an installation has no repository. The wheel contains the pages
-(pyproject.toml), and a checkout has them next to the package.
-A shell completes commands, options, file names, and the names in the bucket (`names.py`). The settings are shown with where
-each comes from. Credentials are not settings.
+Messages refer to pages by `l0gc help PAGE`, since an installation has no repository. The wheel contains the pages
+(pyproject.toml), and a checkout has them next to the package. A shell completes commands, options, file names, and
+names in the bucket (`options.py`). Settings are shown with their sources. Credentials are not settings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from l0gc.settings import FileSettings, Settings, default_file
 
 
 def pages() -> dict[str, Path]:
-    """Return the documents of this installation by their names: `operate-logs`."""
+    """Return the documents of this installation, by name, e.g. `operate-logs`."""
     package = Path(__file__).parents[1]
     folder = next((f for f in (package / "docs", package.parent / "docs") if f.is_dir()), package)
     return {path.stem: path for path in sorted(folder.rglob("*.md"))}
@@ -61,7 +61,7 @@ def help_command(settings: Settings, command: tuple[str, ...]) -> None:
                 f"{context.command_path} has no subcommand {name!r}; {context.command_path} --help lists its options"
             )
         _, leaf, _ = group.resolve_command(context, [name])
-        assert leaf is not None  # resolve_command raises otherwise
+        assert leaf is not None  # resolve_command would have raised an error
         context = click.Context(leaf, info_name=name, parent=context)
     text = context.get_help()
     Output(settings).result({"command": " ".join(command), "help": text}, text.splitlines(), indent=None)
@@ -83,7 +83,7 @@ def version_command(settings: Settings) -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common_options
 def completion_command(settings: Settings, shell: str) -> None:
-    """Print the script that completes l0gc in a shell.
+    """Print a script that makes a shell complete l0gc's command lines.
 
     \b
     Example:
@@ -115,11 +115,11 @@ def config_command() -> None:
 @epoch_interval_option
 @common_options
 def show_command(settings: Settings) -> None:
-    """Show each setting, and where its value comes from: option, environment, file or default.
+    """Show each setting, and the source of its value: option, environment, file or default.
 
-    The file is the one that --config or L0GC_CONFIG names, otherwise ~/.config/l0gc/config.toml. It may have contexts:
-    settings below [contexts.prod] apply to a command with --context prod, before the environment. Credentials are not
-    settings, and are not shown.
+    The file is the one that --config or L0GC_CONFIG names, or else ~/.config/l0gc/config.toml. It may have contexts:
+    settings below [contexts.prod] apply to a command with --context prod, and take precedence over the environment.
+    Credentials are not settings, and are not shown.
 
     \b
     Example:

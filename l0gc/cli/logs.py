@@ -1,8 +1,8 @@
-"""Writes to stderr: notes and errors, with `-v` also the steps of the work, as text or as JSON, one event per line.
+"""Write notes and errors to stderr, with `-v` also the steps of the work, as text or as JSON, one event per line.
 
-Only l0gc's own loggers are shown. Libraries' loggers stay unchanged at every `-v`: botocore's would record signed requests,
-and py4j's a traceback on Ctrl-C. Secrets are removed (`l0gc/redaction.py`), whichever library wrote them into a message,
-and what a terminal would act on is escaped.
+Only l0gc's own loggers are shown. The loggers of libraries stay unchanged at every `-v`: botocore's would log signed
+requests, and py4j's a traceback on Ctrl-C. Secrets are removed (`l0gc/redaction.py`), whichever library wrote them into
+a message, and characters on which a terminal would act are escaped.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class LogHandler(logging.Handler):
 
     Attributes:
         format_name: `text` or `json`.
-        run_id: connects the events of a run.
-        run: the name of the run's record, once the store's clock has been read for it; empty without one.
+        run_id: an id that connects the events of a run.
+        run: the name of the run's record, once the store's clock has been read for it; otherwise empty.
         command: the running command.
     """
 
@@ -63,7 +63,7 @@ class LogHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format_name == TEXT
         line = escaped(without_secrets(f"l0gc: {record.getMessage()}")) if text else self._json(record)
-        with suppress(OSError):  # its reader has gone, or the disk is full; the work continues
+        with suppress(OSError):  # its reader has closed it, or the disk is full; the work continues
             for part in fitted([line], 6, sys.stderr) if text else [line]:
                 click.echo(part, err=True)
 
@@ -77,9 +77,9 @@ class LogHandler(logging.Handler):
             "event": getattr(record, "event", record.name.rsplit(".", 1)[-1]),
             "message": record.getMessage(),
         }
-        # A result has a `run_id`, too: the name of its record.
+        # A result also has a `run_id`, which is the name of its record.
         row |= {name: value for name, value in getattr(record, "fields", {}).items() if name not in row}
-        # Each text alone: in the line, a URL in one and an @ in the next would look like one secret.
+        # Each text is cleared alone, since a URL in one text and an @ in the next would look like one secret.
         return json_text(_cleared(msgspec.to_builtins(row, enc_hook=str)))
 
 
@@ -87,30 +87,32 @@ HANDLER: Final = LogHandler()
 
 
 def set_up(format_name: str, verbose: int, command: str, run_id: str, *, quiet: bool = False) -> None:
-    """Set where the events of this process go from now on. Raises `UsageError` for an unknown format."""
+    """Set the output of this process's later events. Raises `UsageError` for an unknown format."""
     if format_name not in FORMATS:
         raise UsageError(f"the log format {format_name!r} is not one of {', '.join(FORMATS)}")
     HANDLER.format_name, HANDLER.command, HANDLER.run_id, HANDLER.run = format_name, command, run_id, ""
     if HANDLER not in _ROOT.handlers:
         _ROOT.addHandler(HANDLER)
-        logging.getLogger().addHandler(logging.NullHandler())  # otherwise the first message of another library adds one
+        logging.getLogger().addHandler(
+            logging.NullHandler()
+        )  # otherwise the first message of another library would add a handler
     least = logging.WARNING if quiet else NOTE
     _ROOT.setLevel(least if not verbose else logging.INFO if verbose == 1 else logging.DEBUG)
 
 
 def running(step: str) -> str:
-    """Return the command to run again for a step: the user's command, of which the step may be a part."""
+    """Return the command to run again for a step, which is the user's command; the step may be a part of it."""
     return HANDLER.command or step
 
 
 def error(message: str, exit_code: int, **fields: Any) -> None:
-    """Log the sentence with which a run, or a step of it, failed."""
+    """Log the error of a run, or of a step in it."""
     _log.error("%s", message, extra=event("error", exit_code=exit_code, **fields))
 
 
 @contextmanager
 def logging_command(settings: Settings, command: str, run_id: str) -> Iterator[None]:
-    """Set up the log of one command for the block; a command that another one runs writes into that one's log."""
+    """Set up the log of a command for the block. If another command runs this one, use that command's log."""
     if _running.get():
         yield
         return

@@ -1,6 +1,6 @@
-"""`l0gc`: finds the command, and turns every error into one sentence and its exit code.
+"""Find the command that `l0gc` runs, and turn every error into one sentence and its exit code.
 
-A command's module is imported when that command runs, so `l0gc --help` is quick and `sweep` never pays for Spark.
+A command's module is imported when that command runs, so `l0gc --help` is fast and `sweep` never pays for Spark.
 """
 
 from __future__ import annotations
@@ -43,22 +43,23 @@ APART: Final = "apart"
 
 
 Effect = tuple[str, str]
-"""How a command acts on a cluster, and the role whose policy allows it (docs/work/operate-permissions.md; empty if none is
-described).
+"""The effect of a command on a cluster, and the role whose policy allows it (docs/work/operate-permissions.md; empty if
+none is described).
 
-CHANGES: it changes the cluster or its data, and is refused if a log went back. GOES_ON: it continues then, and may write
-to the bucket, but not to a log. READS: it writes nothing. APART: it needs no cluster.
+CHANGES: the command changes the cluster or its data, and is refused if a log was set back. GOES_ON: the command also
+runs then, and may write to the bucket, but not to a log. READS: the command writes nothing. APART: the command needs no
+cluster.
 """
 
 
 class CommandRow(NamedTuple):
-    """A command, or a group of them.
+    """A command, or a group of commands.
 
     Attributes:
-        module: its module in this package.
-        text: what it does, for the list of commands.
-        group: its group in that list.
-        effect: what it does to a cluster; for a group, what each of its commands does.
+        module: the name of its module in this package.
+        text: the description in the list of commands.
+        group: the group in that list.
+        effect: its effect on a cluster; for a group, the effect of each of its commands.
     """
 
     module: str
@@ -68,7 +69,7 @@ class CommandRow(NamedTuple):
 
 
 _ROWS: Final[dict[str, tuple[str, str, str, Effect | Mapping[str, Effect]]]] = {
-    "init": ("cluster", "Probe the store and found a cluster.", START, (GOES_ON, "founder")),
+    "init": ("cluster", "Probe the store and create a cluster.", START, (GOES_ON, "founder")),
     "server": ("demo", "Run an S3 server on this machine, in the foreground, until Ctrl-C.", START, (APART, "")),
     "demo": ("demo", "Run the whole loop on an embedded S3 server, with sample data.", START, (APART, "")),
     "doctor": ("status", "Check store, credentials, machine and cluster.", START, (GOES_ON, "")),
@@ -89,20 +90,25 @@ _ROWS: Final[dict[str, tuple[str, str, str, Effect | Mapping[str, Effect]]]] = {
     "read": ("read", "Print a topic's records, byte for byte as uploaded.", DATA, (READS, "reader")),
     "producer": (
         "upload",
-        "Show producers, and how far their uploads got.",
+        "Show producers, and the positions of their uploads.",
         DATA,
         {"list": (READS, ""), "describe": (READS, "viewer")},
     ),
     "table": (
         "table",
-        "Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.",
+        "Present a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.",
         DATA,
         {"create": (CHANGES, ""), "sync": (CHANGES, ""), "list": (READS, ""), "drop": (CHANGES, "")},
     ),
     "gc": ("gc", "Housekeep, reconcile, collect and vacuum, each if it is due.", EVERY_DAY, (CHANGES, "collector")),
     "status": ("status", "Show M, what holds it back, and what to do next.", EVERY_DAY, (READS, "viewer")),
-    "report": ("status", "Write a page about the cluster, as one HTML file.", EVERY_DAY, (READS, "reporter")),
-    "verify": ("status", "Check that the bucket holds what the journals name.", EVERY_DAY, (READS, "verifier")),
+    "report": ("status", "Write a page about the cluster as one HTML file.", EVERY_DAY, (READS, "reporter")),
+    "verify": (
+        "status",
+        "Check that the bucket has the objects that the journals name.",
+        EVERY_DAY,
+        (READS, "verifier"),
+    ),
     "housekeep": ("cluster", "Tick, slide idle windows, keep the logs short.", STEPS_OF_GC, (CHANGES, "housekeeper")),
     "reconcile": ("reconcile", "Lift unreconciled records from L0 to L1.", STEPS_OF_GC, (CHANGES, "reconciler")),
     "merge": ("reconcile", "Merge small L1 objects into large ones.", STEPS_OF_GC, (CHANGES, "reconciler")),
@@ -120,7 +126,7 @@ _ROWS: Final[dict[str, tuple[str, str, str, Effect | Mapping[str, Effect]]]] = {
         STEPS_OF_GC,
         (CHANGES, "vacuumer"),
     ),
-    "explain": ("status", "Explain why an object is kept or may go.", TROUBLE, (READS, "viewer")),
+    "explain": ("status", "Explain why an object is kept or may be deleted.", TROUBLE, (READS, "viewer")),
     "pause": ("cluster", "Pause all sweeps of this cluster.", TROUBLE, (GOES_ON, "pauser")),
     "resume": ("cluster", "Let sweeps continue after l0gc pause.", TROUBLE, (GOES_ON, "pauser")),
     "runs": (
@@ -131,11 +137,11 @@ _ROWS: Final[dict[str, tuple[str, str, str, Effect | Mapping[str, Effect]]]] = {
     ),
     "undelete": (
         "runs",
-        "Bring back what a sweep or a vacuum deleted from a versioned bucket.",
+        "Bring back the objects that a sweep or a vacuum deleted from a versioned bucket.",
         TROUBLE,
         (GOES_ON, ""),
     ),
-    "log": ("read", "Show what the cluster's logs hold.", TROUBLE, {"show": (READS, "viewer")}),
+    "log": ("read", "Show the contents of the cluster's logs.", TROUBLE, {"show": (READS, "viewer")}),
     "pin": (
         "pin",
         "Create, list and delete pins.",
@@ -156,7 +162,7 @@ _ROWS: Final[dict[str, tuple[str, str, str, Effect | Mapping[str, Effect]]]] = {
         {"show": (READS, "viewer"), "advance": (CHANGES, "administrator")},
     ),
     "config": ("help", "Show the settings that commands use.", TOOL, {"show": (READS, "")}),
-    "completion": ("help", "Print the script that completes l0gc in a shell.", TOOL, (READS, "")),
+    "completion": ("help", "Print a script that makes a shell complete l0gc.", TOOL, (READS, "")),
     "help": ("help", "Show the help of a command, or a page of the documents.", TOOL, (READS, "")),
     "version": ("help", "Show the version.", TOOL, (READS, "")),
 }
@@ -165,7 +171,7 @@ COMMANDS: Final = {name: CommandRow(*row) for name, row in _ROWS.items()}
 
 
 def effects() -> dict[str, Effect]:
-    """Return the effect of each command on a cluster, by its words after `l0gc`: `topic create`."""
+    """Return the effect of each command on a cluster, by its words after `l0gc`, e.g. `topic create`."""
     by_command = dict[str, Effect]()
     for name, command in COMMANDS.items():
         if isinstance(command.effect, tuple):
@@ -176,7 +182,7 @@ def effects() -> dict[str, Effect]:
 
 
 def load(name: str) -> click.Command:
-    """Return the command of that name, from its module; a module with several names has one for each."""
+    """Return the command with this name from its module, which may have several commands."""
     module = importlib.import_module(f"l0gc.cli.{COMMANDS[name].module}")
     command = getattr(module, f"{name.replace('-', '_')}_command", None) or module.command
     assert isinstance(command, click.Command)
@@ -184,7 +190,7 @@ def load(name: str) -> click.Command:
 
 
 class LazyGroup(Command, click.Group):
-    """Lists its commands by name, and imports each on first use."""
+    """A group that lists its commands by name, and imports each on first use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -202,17 +208,17 @@ class LazyGroup(Command, click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; click would print an empty line on Ctrl-C."""
+        """Run the command without the empty line that click prints on Ctrl-C."""
         with signals.stop_on_interrupt(lambda: "running the command again is safe"):
             return super().invoke(ctx)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return the commands' names, without importing them, then the group's own options."""
+        """Return the names of the commands, without importing them, and then the group's own options."""
         names = [CompletionItem(n, help=c.text) for n, c in COMMANDS.items() if n.startswith(incomplete)]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands first; the global options are theirs."""
+        """Write the commands first, then the global options, which the commands take."""
         for group in GROUPS:
             with formatter.section(group):
                 formatter.write_dl([(name, c.text) for name, c in COMMANDS.items() if c.group == group])
@@ -243,9 +249,10 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors=UNENCODABLE)
-    # Arrow's own allocator keeps freed memory for each thread: 40 MiB of an upload. Read when pyarrow is first imported.
+    # Arrow's own allocator keeps freed memory for each thread, 40 MiB in an upload. pyarrow reads this on its first
+    # import.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for a kind of work that l0gc has not
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy would start threads for work that l0gc does not have
     verbose = any(a == "--verbose" or (a.startswith("-v") and set(a[1:]) == {"v"}) for a in sys.argv[1:])
     logs.set_up(_log_format(sys.argv[1:]), 0, "", "")  # for errors before the command begins
     try:
@@ -285,7 +292,7 @@ def _run() -> Any:
 
 
 def _show(e: click.ClickException) -> None:
-    """Show a mistake in the command line as click does, but break lines between words."""
+    """Show an error in the command line as click does, but break lines between words."""
     if isinstance(e, click.UsageError) and e.ctx is not None:
         click.echo(f"{e.ctx.get_usage()}\nTry '{e.ctx.command_path} --help' for help.\n", err=True)
     for line in fitted([f"Error: {e.format_message()}"], 7, sys.stderr):
@@ -293,9 +300,10 @@ def _show(e: click.ClickException) -> None:
 
 
 def _open_what_is_closed() -> None:
-    """Open stdin, stdout and stderr if the caller closed them: the next file or connection would get their numbers.
+    """Open stdin, stdout and stderr if the caller closed them, since the next file or connection would get their
+    numbers.
 
-    They are opened in the opposite direction, so that using one reports that it is closed.
+    They are opened in the opposite direction, so that a use reports that they are closed.
     """
     for number, name, flags, mode in (
         (0, "stdin", os.O_WRONLY, "r"),
@@ -305,7 +313,7 @@ def _open_what_is_closed() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.dup2(os.open(os.devnull, flags), number, inheritable=True)  # the lowest number that is free: this one
+            os.dup2(os.open(os.devnull, flags), number, inheritable=True)  # the lowest free number, which is this one
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
 
@@ -316,7 +324,7 @@ def _give_up_stdout() -> None:
 
 
 def _of_stdout(e: OSError) -> str:
-    """Return a sentence on stdout, if that failed: click itself writes help. Other output raises other errors."""
+    """Return a sentence about stdout if click failed to write help to it. Other output raises other errors."""
     if not any(frame.f_code is click.echo.__code__ for frame, _ in traceback.walk_tb(e.__traceback__)):
         return ""
     _give_up_stdout()
@@ -324,7 +332,7 @@ def _of_stdout(e: OSError) -> str:
 
 
 def _of_this_machine(e: OSError) -> str:
-    """Return a sentence on a local file, folder or disk that failed; no other `OSError` is left."""
+    """Return a sentence about a local file, folder or disk that failed. No other `OSError` gets here."""
     where, said = str(e.filename or ""), e.strerror or str(e)
     if e.errno in (errno.ENOSPC, errno.EDQUOT):
         return f"no space left{f' for {where}' if where else ''}: free some, or set TMPDIR to a folder that has more"
@@ -336,7 +344,7 @@ def _of_this_machine(e: OSError) -> str:
 
 
 def _log_format(args: list[str]) -> str:
-    """Return the requested format, if it can be read without the command."""
+    """Return the requested log format, if it can be read before the command is known."""
     log_format = os.environ.get("L0GC_LOG_FORMAT", logs.TEXT)
     for option, value in zip(args, [*args[1:], ""], strict=False):
         name, given, inline = option.partition("=")
@@ -348,7 +356,7 @@ def _log_format(args: list[str]) -> str:
 def _fail(message: str, code: int, *, trace: bool = False) -> int:
     fields = {}
     if code == INTERRUPTED and sys.stderr.isatty():
-        click.echo("\r", err=True, nl=False)  # over the ^C that the terminal shows
+        click.echo("\r", err=True, nl=False)  # overwrites the ^C that the terminal shows
     if trace and logs.HANDLER.format_name == logs.JSON:
         fields["traceback"] = traceback.format_exc()
     elif trace:

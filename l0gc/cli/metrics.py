@@ -1,9 +1,10 @@
-"""The metrics of l0gc: one table of their names, and what a command's run makes of them.
+"""The metrics of l0gc: one table of their names, and their values for a command's run.
 
-A run is short, so a metric is made from the result that the command prints, once, when it ends. A counter holds what
-runs did, added up from run to run by the system that stores them; a gauge holds what the last run saw. The gauges of the
-cluster come from one overview, which is read when the command ends, so they don't depend on which steps were due. What a run
-has not measured it leaves out: an unknown number is never reported as zero, and a dry run reports nothing at all.
+A run is short, so its metrics are computed once, at its end, from the result that the command prints. A counter is the
+sum over all runs, which the system that stores it adds up; a gauge is the value of the last run. The gauges of the
+cluster come from one overview, which is read when the command ends, so they do not depend on which steps were due.
+Values that a run has not measured are omitted: an unknown number is never reported as zero, and a dry run reports
+nothing at all.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ REFUSED: Final = 4
 """The exit code of a run that was refused for safety."""
 
 LABELS: Final = ("url", "command", "step")
-"""The labels of every metric: the cluster, the command, and its step; `gc` has several."""
+"""The labels of every metric: the cluster, the command, and its step; `gc` has several steps."""
 
 LAST_RUN: Final = "l0gc_last_run_"
-"""The prefix of a Pushgateway's gauges that stand in for counters."""
+"""The prefix of the gauges that replace counters on a Pushgateway."""
 
 
 class Metric(msgspec.Struct, frozen=True):
@@ -38,8 +39,9 @@ class Metric(msgspec.Struct, frozen=True):
 
     Attributes:
         steps: the steps that report it.
-        source: where the number is in a step's result: names with dots between; of a list, its length.
-        label: one more label, if there is a number for each of its values.
+        source: the path of the number in a step's result, as names with dots between them. A list stands for its
+            length.
+        label: an additional label, if there is a number for each of its values.
     """
 
     name: str
@@ -51,12 +53,12 @@ class Metric(msgspec.Struct, frozen=True):
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the names of its labels, in their order."""
+        """Return the names of its labels, in order."""
         return (*LABELS, self.label) if self.label else LABELS
 
     @property
     def last_run_name(self) -> str:
-        """Return its name as a number of the last run alone, for a Pushgateway."""
+        """Return its name as a gauge of the last run, for a Pushgateway."""
         if self.kind == GAUGE:
             return self.name
         return LAST_RUN + self.name.removeprefix("l0gc_").removesuffix("_total")
@@ -64,14 +66,14 @@ class Metric(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class Run:
-    """The outcome of a command, or of one of its steps, in `parts`.
+    """The outcome of a command, with those of its steps in `parts`.
 
     Attributes:
-        data: the result that it printed, and what else it measured.
-        ended_s: when it ended, seconds since 1970.
-        due: whether it ran at all; a step that was not due did not fail when it last ran.
-        seen: the cluster when it ended; None if nobody looked.
-        log_free: see the metric.
+        data: the result that it printed, and its other measurements.
+        ended_s: when it ended, in seconds since 1970.
+        due: whether it ran at all. The last run of a step that was not due did not fail.
+        seen: the overview of the cluster at its end; None if it was not read.
+        log_free: see the metric `log_disk_free_bytes`.
     """
 
     step: str
@@ -89,7 +91,9 @@ MEASURED: Final = (*STEPS, "upload", "status", "verify", "gc")
 """The commands that report metrics; those before `upload` are the steps of `gc`."""
 
 OBSERVING: Final = tuple(step for step in MEASURED if step != "upload")
-"""The commands that read the cluster when they end. Uploads are frequent, and their policy allows them to read less."""
+"""The commands that read the cluster at their end. Uploads, which are frequent and have a policy with fewer reads, do
+not.
+"""
 
 
 def _counter(name: str, steps: str, source: str, text: str) -> Metric:
@@ -107,7 +111,7 @@ def _seen(name: str, source: str, text: str, label: str = "") -> Metric:
 _ALL: Final = " ".join(MEASURED)
 
 METRICS: Final = (
-    # -- of every run: what `Run` adds to its result
+    # -- of every run: the fields that `Run` adds to its result
     _counter("runs", _ALL, "run.one", "Runs that ended, with any result."),
     _counter("failed_runs", _ALL, "run.failed", "Runs that ended with an exit code other than 0."),
     _counter("safety_blocks", _ALL, "run.refused", "Runs that were refused for safety or by a pause (exit code 4)."),
@@ -116,58 +120,58 @@ METRICS: Final = (
     _gauge("last_end_timestamp_seconds", _ALL, "run.ended_s", "When the last run ended."),
     _gauge("last_success_timestamp_seconds", _ALL, "run.success_s", "When the last run with exit code 0 ended."),
     _gauge(
-        "log_disk_free_bytes", _ALL, "run.log_free", "The free bytes where stdout and stderr go, if they are files."
+        "log_disk_free_bytes", _ALL, "run.log_free", "The free bytes on the disk of stdout and stderr, if they are files."
     ),
     # -- the cluster when the run ended, whichever steps were due: the overview that `status` shows
-    _seen("seen_timestamp_seconds", "seen_s", "When the run read the cluster; the cluster's gauges are as of then."),
+    _seen("seen_timestamp_seconds", "seen_s", "When the run read the cluster, which is the time of the cluster's gauges."),
     _seen("cluster_epoch", "cluster_epoch", "The cluster epoch."),
     _seen("watermark", "watermark", "M; -1 if nothing may be deleted."),
-    _seen("epoch_lag", "lag_epochs", "The cluster epoch less M, or, if l0gc gc need not compute M, less what M would be."),
+    _seen("epoch_lag", "lag_epochs", "The cluster epoch minus M, or minus the possible M if l0gc gc need not compute it."),
     _seen("lag_seconds", "lag_s", "How long ago the epoch above M began."),
-    _seen("computable_watermark", "computable_watermark", "What M would be if it were computed now."),
+    _seen("computable_watermark", "computable_watermark", "The M that a computation would give now."),
     _seen(
         "lowest_partition_gc_epoch", "lowest_gc_epoch", "The lowest M(p) of all partitions; absent if M is the epoch."
     ),
-    _seen("held_back_partitions", "held_partitions", "Partitions whose M(p) is M."),
-    _seen("partitions", "partitions", "Partitions of the cluster."),
-    _seen("journals", "journals", "Journals that keep them."),
-    _seen("unreadable_journals", "errors", "Journals that cannot be read; they hold M."),
-    _seen("records", "records", "Records uploaded to the present topics since their creation."),
-    _seen("unreconciled_records", "unreconciled_records", "Records that are still in L0."),
-    _seen("unreconciled_bytes", "unreconciled_bytes", "The bytes of L0 that they take."),
+    _seen("held_back_partitions", "held_partitions", "The number of partitions whose M(p) is M."),
+    _seen("partitions", "partitions", "The number of partitions in the cluster."),
+    _seen("journals", "journals", "The number of journals that keep the partitions."),
+    _seen("unreadable_journals", "errors", "The number of journals that cannot be read; they hold M."),
+    _seen("records", "records", "The number of records uploaded to the existing topics since their creation."),
+    _seen("unreconciled_records", "unreconciled_records", "The number of records that are still in L0."),
+    _seen("unreconciled_bytes", "unreconciled_bytes", "The bytes of unreconciled records in L0."),
     _seen(
         "laggard_garbage_bytes", "laggards.garbage_bytes",
-        "Bytes of L0 that nothing needs and that lagging partitions keep, at the last listing.",
+        "The bytes of L0 at the last listing that nothing needs and that lagging partitions keep.",
     ),
-    _seen("pins", "pins", "Pins that have not ended."),
-    _seen("pinned_bytes", "pinned_bytes", "Bytes of garbage kept by the pin that keeps most."),
+    _seen("pins", "pins", "The number of pins that have not ended."),
+    _seen("pinned_bytes", "pinned_bytes", "The bytes of garbage kept by the pin that keeps the most."),
     _seen("paused_seconds", "paused_s", "How long sweeps have been paused; 0 if they are not."),
-    _seen("holes", "holes", "Ranges of records that were given up."),
-    _seen("lost_records", "lost_records", "Records that were given up."),
-    _seen("misfits", "misfits", "Records that did not fit their topic's value schema when they were lifted."),
-    _seen("l0_objects", "garbage.objects", "L0 objects in the bucket at the last listing."),
+    _seen("holes", "holes", "The number of ranges of records that were given up."),
+    _seen("lost_records", "lost_records", "The number of records that were given up."),
+    _seen("misfits", "misfits", "The number of records that did not fit their topic's value schema when they were lifted."),
+    _seen("l0_objects", "garbage.objects", "The number of L0 objects in the bucket at the last listing."),
     _seen("l0_bytes", "garbage.bytes", "The bytes of those objects."),
     _seen(
         "eligible_objects", "garbage.left_objects",
-        "L0 objects of the last listing that are at or below M and not known to be deleted: the garbage.",
+        "The number of L0 objects in the last listing that are at or below M and not known to be deleted: the garbage.",
     ),
     _seen("eligible_bytes", "garbage.left_bytes", "The bytes of those objects."),
-    _seen("eligible_dollars_month", "garbage.dollars_month", "What those bytes cost a month at $0.023 for a GB."),
+    _seen("eligible_dollars_month", "garbage.dollars_month", "The monthly cost of those bytes at $0.023 per GB."),
     _seen("oldest_eligible_age_seconds", "oldest_eligible_s", "The age of the oldest of those objects, or 0."),
     _seen(
-        "unparsable_keys", "garbage.unparsable", "Keys among the L0 objects that are not L0 keys; they are never deleted."
+        "unparsable_keys", "garbage.unparsable", "Keys in the L0 folder that are not L0 keys; they are never deleted."
     ),
-    _seen("l1_live_objects", "l1.live_objects", "L1 objects that journals name."),
+    _seen("l1_live_objects", "l1.live_objects", "The number of L1 objects that journals name."),
     _seen("l1_live_bytes", "l1.live_bytes", "The bytes of those objects."),
-    _seen("l1_dead_bytes", "l1.dead_bytes", "Those in shared objects that no partition names any more."),
-    _seen("l1_dropped_objects", "l1.dropped_objects", "L1 objects that journals dropped, still there."),
+    _seen("l1_dead_bytes", "l1.dead_bytes", "The bytes in shared L1 objects that no partition names any more."),
+    _seen("l1_dropped_objects", "l1.dropped_objects", "The number of existing L1 objects that journals dropped."),
     _seen("l1_dropped_bytes", "l1.dropped_bytes", "The bytes of those objects."),
     _seen(
         "l1_oldest_dropped_age_seconds", "oldest_dropped_s", "How long the oldest of those without a pin has waited, or 0."
     ),
     _seen(
         "sweep_leaves_seconds", "leaves_s",
-        "How long sweeps leave what M allows: --grace or --min-age of the last one, +Inf if it was a shadow run.",
+        "How long sweeps leave objects that M allows: --grace or --min-age of the last sweep, +Inf if it was a shadow run.",
     ),
     _seen("cause", "causes", "1 if status names this cause or warning, else 0.", label="cause"),
     # -- housekeep
@@ -262,7 +266,9 @@ def key_of(name: str, labels: Mapping[str, str]) -> Key:
 
 
 def samples(run: Run, url: str) -> dict[Key, float]:
-    """Return the numbers of a command's run, and of its steps, with the labels in `LABELS`. A dry or shadow run has none."""
+    """Return the values of a command's run and of its steps, with the labels in `LABELS`. A dry run or a shadow run has
+    no values.
+    """
     values = {}
     for part in (p for p in (run, *run.parts) if not p.data.get("dry_run")):
         labels = {"url": url, "command": run.step, "step": part.step}
@@ -279,7 +285,7 @@ def samples(run: Run, url: str) -> dict[Key, float]:
 
 
 def added_up(before: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key, float]:
-    """Return the stored numbers combined with a new run: counters are added, gauges replaced, the rest stays."""
+    """Return the stored values combined with a new run's: counters are added, gauges are replaced, and all others stay."""
     kept = {k: v for k, v in before.items() if k[0] in BY_NAME}
     for key, value in new.items():
         kept[key] = value + (kept.get(key, 0.0) if BY_NAME[key[0]].kind == COUNTER else 0.0)
@@ -287,7 +293,7 @@ def added_up(before: Mapping[Key, float], new: Mapping[Key, float]) -> dict[Key,
 
 
 def _numbers(run: Run) -> dict[str, Any]:
-    """Return a step's result, with the values derived from it."""
+    """Return a step's result, with derived values."""
     if not run.due:
         return {"run": {"exit_code": run.exit_code}}
     failed = run.exit_code != 0
@@ -312,7 +318,7 @@ def _numbers(run: Run) -> dict[str, Any]:
 
 
 def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
-    """Return the overview with the values derived from it, without unknown ones."""
+    """Return the overview, with derived values and without unknown ones."""
     from l0gc.inspect.causes import CODES
 
     def age_s(ms: int | None) -> float:
@@ -333,7 +339,7 @@ def _cluster(o: Overview, seen_s: float) -> dict[str, Any]:
         data["oldest_eligible_s"] = age_s(o.garbage.oldest_eligible_ms if o.garbage.left_objects else None)
     if not o.external_log:
         return data
-    # The logs are another system's, so their contents were not counted.
+    # Another system keeps the logs, so their contents were not counted.
     unknown = {
         "partitions", "journals", "errors", "records", "unreconciled_records", "unreconciled_bytes", "held_partitions",
         "lowest_gc_epoch", "holes", "lost_records", "misfits", "l1", "oldest_dropped_s",

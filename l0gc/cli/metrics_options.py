@@ -1,7 +1,7 @@
-"""The options of commands that export metrics, and where the numbers go: a text file, a Pushgateway, or both.
+"""The options of commands that export metrics, and the export to a text file, to a Pushgateway, or to both.
 
-Metrics are exported when the run ends, even if it failed. Problems here are only notes: metrics never change what a
-command does or its exit code.
+Metrics are exported when the run ends, even if it failed. Problems of the export are only notes, since metrics never
+change a command's work or exit code.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _JOB: Final = "l0gc"
 
 @contextmanager
 def measuring(step: str) -> Iterator[Run]:
-    """Measure the block as a run of `step`: a part of the outer run, if there is one."""
+    """Measure the block as a run of `step`, which is a part of the outer run if there is one."""
     run, outer, began = Run(step), measured.get(), time.monotonic()
     token = measured.set(run)
     try:
@@ -51,7 +51,9 @@ def measuring(step: str) -> Iterator[Run]:
 
 
 def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command`, which takes the settings first, the options for metrics, and export its metrics when it ends."""
+    """Add the options for metrics to `command`, whose first argument is the settings, and export its metrics when it
+    ends.
+    """
 
     @functools.wraps(command)
     def wrapped(
@@ -72,15 +74,15 @@ def metrics_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _OPTIONS: Final = options([
-    click.option("--metrics-file", metavar="PATH", help="Add metrics of this run to a Prometheus text file."),
+    click.option("--metrics-file", metavar="PATH", help="Add the metrics of this run to a Prometheus text file."),
     click.option(
-        "--pushgateway", envvar="L0GC_PUSHGATEWAY", metavar="URL", help="Send metrics of this run to a Pushgateway."
+        "--pushgateway", envvar="L0GC_PUSHGATEWAY", metavar="URL", help="Send the metrics of this run to a Pushgateway."
     ),
 ])  # fmt: skip
 
 
 def _log_free() -> int | None:
-    """Return the bytes that are free where stdout and stderr go, the fewest; None if none of them is a file."""
+    """Return the free bytes on the disk of stdout or stderr, whichever has fewer; None if neither is a file."""
     free = []
     for descriptor in (1, 2):
         with suppress(OSError):
@@ -104,10 +106,10 @@ def _export(out: Output, new: Mapping[Key, float], file: str | None, gateway: st
 
 
 def write(path: Path, new: Mapping[Key, float], note: Callable[[str], None]) -> None:
-    """Add a run to the numbers in the file atomically: a reader sees the old file or the new one.
+    """Add a run to the values in the file, atomically: a reader sees the old file or the new one.
 
     Raises:
-        OSError: it cannot be read or written, and is unchanged.
+        OSError: the file cannot be read or written, and is unchanged.
     """
     from prometheus_client import write_to_textfile
 
@@ -123,17 +125,17 @@ def _read(path: Path, note: Callable[[str], None]) -> dict[Key, float]:
         families = list(text_string_to_metric_families(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         return {}
-    except ValueError as e:  # it is not UTF-8 either
+    except ValueError as e:  # this includes files that are not UTF-8
         note(f"{path} does not hold metrics, and is replaced: {e}")
         return {}
     return {key_of(s.name, s.labels): s.value for f in families for s in f.samples}
 
 
 def push(gateway: str, new: Mapping[Key, float]) -> None:
-    """Send the numbers of a run. A Pushgateway does not add up, so they cover only the last run.
+    """Send the values of a run. A Pushgateway does not add up values, so they cover only the last run.
 
     Raises:
-        OSError, ValueError, HTTPException: they were not accepted.
+        OSError, ValueError, HTTPException: the values were not accepted.
     """
     from prometheus_client import pushadd_to_gateway
     from prometheus_client.exposition import basic_auth_handler
@@ -147,7 +149,7 @@ def push(gateway: str, new: Mapping[Key, float]) -> None:
     ) -> Callable[[], None]:
         """Return a function that sends a request.
 
-        A user and a password in the URL go into a header, since urllib takes them for a part of the host.
+        A user and a password in the URL are moved to a header, since urllib would read them as a part of the host.
         """
         user, password = (unquote(part) if part is not None else None for part in (address.username, address.password))
         return basic_auth_handler(url, method, timeout, headers, data, user, password)
@@ -160,7 +162,7 @@ def push(gateway: str, new: Mapping[Key, float]) -> None:
 
 
 class _Families:
-    """The numbers as the library collects them, in the order of the table."""
+    """The values in the form that the library collects, in the order of the table."""
 
     def __init__(self, values: Mapping[Key, float]) -> None:
         self._values = sorted(values.items())

@@ -1,4 +1,6 @@
-"""The options that every command takes, and a command's arguments: its settings, or its output and its cluster."""
+"""The options that every command takes, and the arguments that a command gets from them: its settings, or its output
+and its cluster.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,11 @@ from l0gc.storage.config import ENDPOINT_VARIABLES, first_of
 from l0gc.storage.workers import AUTO, LOCAL, SPARK
 
 _DEADLINE_S: Final = 3.0
-"""A shell waits for the names, and cannot show an error: after any failure none are offered."""
+"""How long completion may look for names. A shell waits for them and cannot show an error, so after a failure none are
+offered.
+"""
 _MOST_NAMES: Final = 200
-"""More do not help."""
+"""The most names that completion offers."""
 
 _NAMES: Final = {f.name for f in fields(Settings)}
 
@@ -45,16 +49,16 @@ EVERY_DAY: Final = frozenset({
     *(f"sweep-{option}" for option in ("grace", "min-age", "max-delete-ratio")),
     "dry-run", "shadow", "vacuum-max-delete-ratio",
 })  # fmt: skip
-"""The options of `gc` that its help shows. The other options of its steps are accepted too, but belong in the settings
-file.
+"""The options of `gc` that its help shows. The other options of its steps are also accepted, but are better set in the
+settings file.
 """
 
 
 class OperationOption(click.Option):
-    """An option of an operation, which the environment and the operation's section of the settings file may also set.
+    """An option of an operation, which the environment and the operation's section in the settings file can also set.
 
     Args:
-        step: for an option of one of the steps of `gc`; that step is the operation.
+        step: the step, for an option of a step of `gc`; the operation is that of the step.
     """
 
     def __init__(self, operation: type[Operation], name: str, *, step: bool) -> None:
@@ -92,7 +96,7 @@ class OperationOption(click.Option):
 
 
 def _type_of(name: str, kind: Any) -> dict[str, Any]:
-    """Return the type of an option, as click's keywords."""
+    """Return the type of an option, as keywords for click."""
     if dict[Offset, Offset] in get_args(kind):
         return {"type": starts, "metavar": "OFFSET|PARTITION:OFFSET,…"}
     kind, bounds = bounded(kind)
@@ -127,7 +131,7 @@ def _shown(name: str, value: Any) -> Any:
 
 
 def operation_options(operation: type[Operation]) -> Decorator:
-    """Give a command the options of an operation; it gets them as the keywords of the library's method."""
+    """Add the options of an operation to a command, which receives them as the keywords of the library's method."""
     plain, steps = list[OperationOption](), list[OperationOption]()
     for name, kind in types_of(operation).items():
         plain.append(OperationOption(operation, name, step=False))
@@ -159,7 +163,7 @@ def operation_options(operation: type[Operation]) -> Decorator:
 
 
 def check_text(parameters: Iterable[click.Parameter], values: Mapping[str, Any]) -> None:
-    """Raise `UsageError` unless an argument is valid text; only a path may hold any bytes."""
+    """Raise `UsageError` if an argument is not valid text; only a path may have any bytes."""
     for p in parameters:
         value = values.get(p.name or "")
         for item in value if isinstance(value, tuple) else (value,):
@@ -170,16 +174,17 @@ def check_text(parameters: Iterable[click.Parameter], values: Mapping[str, Any])
 
 
 def settings_file(context: click.Context) -> tuple[FileSettings, set[str]]:
-    """Return the settings file's contents for a command, and which of its values precede the environment.
+    """Return the contents of the settings file for a command, and the names of the values that take precedence over the
+    environment.
 
-    The context is the command's own, else that of `l0gc --context NAME COMMAND`; one from the environment has the lowest
-    precedence.
+    The context is that of the command, or else that of `l0gc --context NAME COMMAND`; a context from the environment
+    has the lowest precedence.
     """
     flags = on_command_line(context)
-    # While options are read, click has something else than None for one that is not given.
+    # While options are read, click has a marker instead of None for a missing one.
     of_environment = {n: v if isinstance(v := context.params.get(n), str) else None for n in ("context", "config")}
     chosen, path = ((of_environment | flags)[n] for n in ("context", "config"))
-    key = f"{__name__} {path} {chosen}"  # each option of an operation asks
+    key = f"{__name__} {path} {chosen}"  # each option of an operation calls this
     if key not in context.meta:
         context.meta[key] = load_settings(path, chosen)
     file: FileSettings = context.meta[key]
@@ -195,7 +200,7 @@ def settings_of(context: click.Context) -> Settings:
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give `command` the common options; it gets them as one `Settings`, its first argument."""
+    """Add the common options to `command`, which receives them as its first argument, a `Settings`."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -211,7 +216,9 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def cluster_options(*more: Decorator) -> Decorator:
-    """Give a command the common options, and more; it receives its output and the cluster instead of the settings."""
+    """Add the common options, and more, to a command, which receives its output and the cluster instead of the
+    settings.
+    """
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -234,16 +241,16 @@ spark_options: Final = options([
              "from a role]",
     ),
 ])  # fmt: skip
-"""Gives a command the options for starting Spark."""
+"""A decorator that adds the options for starting Spark."""
 
 
 def engine_options(where: str = "Where it runs") -> Decorator:
-    """Give `command`, whose first argument is the settings, the options for where its work runs.
+    """Return a decorator that adds the options for the engine to a command whose first argument is the settings.
 
-    It receives them as one `Engine`, `engine`, whose session ends with the command.
+    The command receives them as `engine`, whose session ends with the command.
 
     Args:
-        where: the beginning of the help of `--engine`.
+        where: the start of the help of `--engine`.
     """
     choice = click.option(
         "--engine", type=click.Choice([AUTO, LOCAL, SPARK]), default=AUTO, show_default=True,
@@ -289,7 +296,7 @@ def _pairs(conf: tuple[str, ...]) -> dict[str, str]:
 
 
 def moment_of(cluster: Cluster, time: int | None) -> datetime | None:
-    """Return the moment of a time from `time_ms`, also if it was given as an age."""
+    """Return the time for a value of `time_ms`, which may be an age."""
     if time is None:
         return None
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(
@@ -301,14 +308,16 @@ price_option: Final = click.option(
     "--price-gb-month", type=Number(min=0), default=STANDARD_PRICE, show_default=True, metavar="DOLLARS",
     help="The store's price per GB and month.",
 )  # fmt: skip
-"""For commands that show the cost of garbage."""
+"""The option of commands that show the cost of garbage."""
 
 
 def library(settings: Settings) -> Cluster:
-    """Return the cluster of one command, for a `with` block. Raises `UsageError` if no URL is set."""
+    """Return the cluster of a command, for a `with` block. Raises `UsageError` if no URL is set."""
     if not settings.url:
         raise UsageError("no URL: say where the cluster is with --url s3://bucket/prefix or L0GC_URL")
-    of_boto3 = first_of(os.environ, ENDPOINT_VARIABLES)  # boto3 reads it itself, unless a profile forbids that
+    of_boto3 = first_of(
+        os.environ, ENDPOINT_VARIABLES
+    )  # boto3 reads the variable itself, unless a profile forbids that
     cluster = api.open(
         settings.url,
         endpoint_url=None if settings.endpoint_url == of_boto3 else settings.endpoint_url,
@@ -328,14 +337,14 @@ def library(settings: Settings) -> Cluster:
 yes_option: Final = click.option(
     "--yes", is_flag=True, help="Do not ask for confirmation; needed if there is no terminal."
 )
-"""For commands that ask for confirmation."""
+"""The option of commands that ask for confirmation."""
 
 
 def asked(out: Output, cluster: Cluster, verb: str, what: str) -> None:
-    """Continue if the user agrees; the question names the cluster.
+    """Ask the user, in a question that names the cluster, and return if the user agrees.
 
     Raises:
-        UsageError: there is no terminal to ask, or the answer is no.
+        UsageError: there is no terminal for a question, or the answer is no.
     """
     where = f"in {without_secrets(cluster.url)} (cluster {cluster.handles().identity().cluster_id})"
     if out.json or not sys.stdin.isatty() or not sys.stderr.isatty():
@@ -358,7 +367,9 @@ def completing(names: Callable[[Cluster], Iterable[str]]) -> Callable[..., list[
             except Exception:  # noqa: BLE001, S110 - no names; the command itself will say what is wrong
                 pass
 
-        thread = threading.Thread(target=look, daemon=True)  # it may outlast the deadline, and must not outlast us
+        thread = threading.Thread(
+            target=look, daemon=True
+        )  # it may outlast the deadline, but must not outlast this process
         thread.start()
         thread.join(_DEADLINE_S)
         return [n for n in sorted(candidates) if n.startswith(incomplete)][:_MOST_NAMES]

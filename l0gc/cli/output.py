@@ -1,8 +1,10 @@
-"""Prints a command's result: readable text, or exactly one JSON object on stdout; notes on stderr; requested files.
+"""Print a command's result as readable text or as exactly one JSON object on stdout, notes on stderr, and requested
+files.
 
-A file is written under another name in the same folder, and renamed when it is complete. So no reader sees a half, and the
-old file stays if the command fails or is stopped. A killed process leaves the other name, which begins with a dot. A pipe,
-/dev/stdout and anything else that is not a regular file are written to directly.
+A file is written under a temporary name in the same folder, and renamed when it is complete. Therefore readers never
+see a partial file, and the old file stays if the command fails or is stopped. A killed process leaves the temporary
+file, whose name begins with a dot. A pipe, /dev/stdout and anything else that is not a regular file are written to
+directly.
 """
 
 from __future__ import annotations
@@ -65,17 +67,17 @@ class Result:
 
 _HELD_BACK_LINES: Final = 4
 _CHECKS: Final = ("status", "verify", "report")
-"""Commands that change nothing; with `--quiet` they only report whether something is wrong."""
+"""The commands that change nothing. With `--quiet`, they only report whether something is wrong."""
 
 _taken: ContextVar[list[Result] | None] = ContextVar("taken", default=None)
 measured: Final[ContextVar[Run | None]] = ContextVar("measured", default=None)
-"""The run around the caller whose numbers are kept for metrics, if any."""
+"""The current run whose values are kept for metrics, if there is one."""
 _log: Final = logging.getLogger(__name__)
 
 
 @contextmanager
 def taking_results() -> Iterator[list[Result]]:
-    """Collect results instead of printing them, for a command that runs others."""
+    """Collect results instead of printing them, for a command that runs other commands."""
     results: list[Result] = []
     token = _taken.set(results)
     try:
@@ -86,14 +88,14 @@ def taking_results() -> Iterator[list[Result]]:
 
 @contextmanager
 def writing_stdout(failed: str = "stdout could not be written") -> Iterator[None]:
-    """Turn an `OSError` in the block into an error about stdout; nothing else in it may fail with one.
+    """Turn an `OSError` in the block into an error about stdout. Nothing else in the block may raise one.
 
     Args:
-        failed: the beginning of the error's sentence.
+        failed: the start of the error's sentence.
 
     Raises:
-        OutputClosedError: stdout's reader has gone.
-        OutputFailedError: stdout accepts nothing: its disk is full, or it is closed.
+        OutputClosedError: the reader of stdout has closed it.
+        OutputFailedError: stdout cannot be written, since its disk is full or it is closed.
     """
     try:
         yield
@@ -106,7 +108,7 @@ def writing_stdout(failed: str = "stdout could not be written") -> Iterator[None
 
 
 class Output:
-    """One command's output."""
+    """The output of a command."""
 
     def __init__(self, settings: Settings) -> None:
         self.json = settings.json
@@ -131,13 +133,14 @@ class Output:
         indent: int | None = 2,
         aside: bool = False,
     ) -> None:
-        """Do the work, and print its result as `result` does. Raise the error of a partial result after that.
+        """Do the work, and print its result as `result` does. Then raise the error of a partial result.
 
         Args:
-            title: of the progress display; without it none is shown.
-            reports: whether the work takes `progress` to report how far it is.
-            stays: returns what remains if a signal ends the work, given the fields reported last.
-            aside: print the result as a note, since stdout holds something else.
+            title: the title of the progress display; without a title, there is no display.
+            reports: whether the work takes the argument `progress`, to report its progress.
+            stays: returns a sentence about the remaining state if a signal ends the work, given the last reported
+                fields.
+            aside: print the result as a note, since stdout has other output.
         """
         error: L0gcError | None = None
         reported = dict[str, Any]()
@@ -185,15 +188,15 @@ class Output:
         styled: bool = False,
         needed: bool = False,
     ) -> None:
-        """Print the command's result: `data` as JSON, or `text`, one line each, without anything that a terminal would act
-        on.
+        """Print the command's result: `data` as JSON, or the lines of `text`, without characters on which a terminal
+        would act.
 
-        The text of a command that changes something begins with the time and the cluster, for logs of cron.
+        The text of a command that changes something begins with the time and the cluster, for the logs of cron.
 
         Args:
-            indent: of lines that are folded to the terminal's width; None for text that is not folded.
+            indent: the indentation of lines folded to the terminal's width; None for text that is not folded.
             needed: print it even with `--quiet`.
-            styled: `text` has colours, and was escaped before it got them.
+            styled: whether `text` has colours, and was escaped before they were added.
         """
         self.measure(data)
         text = text if styled else [escaped(line) for line in text]
@@ -217,10 +220,10 @@ class Output:
 
     @contextmanager
     def watching(self) -> Iterator[Callable[[dict[str, Any], Sequence[str]], None]]:
-        """Return a function that shows one styled result after another.
+        """Yield a function that shows styled results one after another.
 
-        On a terminal each replaces the one before; elsewhere it is printed below it after a blank line. With `--json` it is
-        one object a line.
+        On a terminal, each result replaces the previous one; elsewhere, it is printed below the previous one, after a
+        blank line. With `--json`, each is an object on one line.
         """
         if self.json or not is_capable():
             first = True
@@ -254,16 +257,17 @@ class Output:
                 write(json_bytes(data) + b"\n")
 
     def measure(self, data: dict[str, Any]) -> None:
-        """Add numbers for the metrics that are not in the result, or of a run without one."""
+        """Add values for the metrics that are not in the result, or that belong to a run without a result."""
         run = measured.get()
         if run is not None:
             run.data.update(data)
 
     @contextmanager
     def observing(self, cluster: Cluster) -> Iterator[None]:
-        """Read the cluster's state at the end of the block for the run's metrics, if they are exported and lack it.
+        """Read the cluster's state at the end of the block for the run's metrics, if they are exported and do not have
+        it yet.
 
-        It is skipped after a signal, and if the error shows that there is nothing to read.
+        This is skipped after a signal, and if the error shows that there is nothing to read.
         """
         try:
             yield
@@ -288,7 +292,7 @@ class Output:
             self.note(f"the metrics lack the cluster's present state: {e}", "metrics_failed")
 
     def note(self, text: str, name: str = "note", *, needed: bool = False, **fields: Any) -> None:
-        """Print a note in addition to the result; `name` and `fields` are for readers of the log.
+        """Print a note in addition to the result. `name` and `fields` are for programs that read the log.
 
         Args:
             needed: print it even with `--quiet`.
@@ -297,17 +301,19 @@ class Output:
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Progress]:
-        """Show the progress of the work: a line on a terminal, or a note each 10 s if stderr is redirected or a log."""
+        """Show the progress of the work: a line on a terminal, or a note every 10 s if stderr is redirected or has
+        JSON.
+        """
         with following(title) if self.follows else noting(title, self.note) as show:
             yield show
 
 
 def _new_file(name: str) -> Path:
-    """Return a file that its folder seems to allow writing once the work is done."""
+    """Return the path of a file, and check that its folder seems to allow writing it later."""
     path, writable = Path(name), False
     if name == "-":
         raise UsageError("--json-file needs a file name; --json prints to stdout")
-    with suppress(OSError, ValueError):  # a name that no file can have
+    with suppress(OSError, ValueError):  # for example a name that is too long for a file
         writable = not path.is_dir() and os.access(path.parent, os.W_OK)
     if not writable:
         raise UsageError(f"--json-file {name} cannot be written: name a file in a writable folder")
@@ -315,7 +321,7 @@ def _new_file(name: str) -> Path:
 
 
 def _fitting(text: Sequence[str], height: int) -> list[str]:
-    """Return `text` without its middle, if it is higher than the terminal: the end contains what to do."""
+    """Return `text`; if it is higher than the terminal, omit its middle, since the next step is at its end."""
     if len(text) <= height or height < 4:
         return list(text)
     above = height // 3
@@ -333,12 +339,12 @@ def is_coloured() -> bool:
 
 
 def epoch(value: int) -> str:
-    """Return an epoch or a watermark as text: `none` is below every epoch."""
+    """Return an epoch or a watermark as text; the watermark below every epoch is `none`."""
     return str(value) if value >= 0 else "none"
 
 
 def misfits_text(misfits: int) -> str:
-    """Return a sentence on records that did not fit a value schema, and on how to find them."""
+    """Return a sentence about records that did not fit a value schema, and how to find them."""
     misfit_records = count(misfits, "record did", "records did")
     return (
         f"{misfit_records} not fit the value schema; find them in the topic's table with WHERE value_error IS NOT NULL"
@@ -352,12 +358,12 @@ def held_back(
     total: int | None = None,
     beside: Callable[[Sequence[Holder]], str] = lambda group: "",
 ) -> list[str]:
-    """Return the holders of M, one line for each reason: `events/0 and 7 more at 4: ...`.
+    """Return the holders of M, one line per reason: `events/0 and 7 more at 4: ...`.
 
     Args:
-        cut: whether there may be more than these.
-        total: how many there are in all, if known.
-        beside: returns what to add to a reason, given the partitions that have it.
+        cut: whether there may be more holders than these.
+        total: the number of all holders, if known.
+        beside: returns a text to add to a reason, given the partitions with this reason.
     """
     groups: dict[tuple[int, str], list[Holder]] = {}
     for h in holders:
@@ -366,7 +372,7 @@ def held_back(
     lines = []
     for (gc_epoch, _), group in groups.items():
         first = group[0]
-        # If all named holders have one reason, the others at that epoch are counted with them.
+        # If all named holders have the same reason, the others at that epoch are counted with them.
         counted = total if total is not None and len(groups) == 1 else len(group)
         at_least = "at least " if cut and counted == len(group) else ""
         others = f" and {at_least}{counted - 1:,} more" if counted > 1 else ""
@@ -387,16 +393,18 @@ def held_back(
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes to `path`, which is replaced at the end, and stays unchanged after an error.
+    """Yield a function that writes to `path`. The file is replaced at the end, and stays unchanged after an error.
 
     Raises:
-        UsageError: the file cannot exist.
-        OutputFailedError: it could not be written, for example because the disk is full.
+        UsageError: the file cannot be created.
+        OutputFailedError: the file could not be written, for example because the disk is full.
     """
     try:
-        is_file = path.is_file() or not path.exists()  # opening a directory raises an error that names it
+        is_file = path.is_file() or not path.exists()  # for a directory, opening it raises an error that names it
         target = path.resolve() if is_file else path
-        part = target.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else target  # no longer than a name may be
+        part = (
+            target.with_name(f".l0gc-{uuid.uuid4().hex}") if is_file else target
+        )  # short enough for every file system
         file = part.open("wb")
     except OSError as e:
         raise UsageError(f"cannot write {path}: {e.strerror}; name another file with -o FILE") from e
@@ -430,8 +438,8 @@ def _saying(path: Path) -> Iterator[None]:
 
 @contextmanager
 def listing(path: str | None) -> Iterator[Callable[[Sequence[Deletable]], None] | None]:
-    """Yield a function that adds objects to the list in the file `path`, which is begun anew, or on stdout for `-`; None
-    without a path.
+    """Yield a function that adds objects to a new list in the file `path`, or on stdout for `-`; yield None without a
+    path.
 
     Raises:
         UsageError: the file cannot be written.
@@ -457,6 +465,8 @@ def to_stdout(text: str) -> None:
 
 
 def object_line(object_: Deletable, *more: str) -> str:
-    """Return key, epoch, bytes, time of the last change, and more, separated by tabs, without control characters."""
+    """Return the key, epoch, bytes and time of the last change of an object, and `more`, separated by tabs, without
+    control characters.
+    """
     line = f"{escaped(object_.key)}\t{object_.epoch}\t{object_.size}\t{moment(object_.modified_ms, 'T')}"
     return "\t".join([line, *more]) + "\n"

@@ -1,4 +1,4 @@
-"""`l0gc pin create|list|delete`: a state of the cluster that stays readable until its pin ends."""
+"""`l0gc pin create|list|delete` manages pins, each of which keeps a state of the cluster readable until it ends."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from l0gc.streamlog.pins import PinView
 def pin_command() -> None:
     """Create, list and delete pins.
 
-    While a pin lives, M does not pass what was needed when it was created, and neither L1 objects that are dropped nor the
-    logs' entries from then on are deleted. Each pin has an end.
+    While a pin lasts, M does not pass the epochs that were needed at its creation, and L1 objects dropped since and log
+    entries since are not deleted. Each pin has an end.
 
     \b
     Example:
@@ -30,13 +30,15 @@ def pin_command() -> None:
 
 @pin_command.command("create")
 @click.argument("name")
-@click.option("--ttl", type=duration, default=f"{PIN_TTL_S // 86_400}d", show_default=True, help="How long it lives.")
-@click.option("--topic", help="Keep only this topic: its L1 objects, and the L0 objects that it needs.")
+@click.option(
+    "--ttl", type=duration, default=f"{PIN_TTL_S // 86_400}d", show_default=True, help="How long the pin lasts."
+)
+@click.option("--topic", help="Keep only this topic, that is its L1 objects and the L0 objects that it needs.")
 @click.option("--level-one", is_flag=True, help="Keep only L1 objects, and let M move.")
-@click.option("--why", default="", metavar="TEXT", help="The reason, for others.")
+@click.option("--why", default="", metavar="TEXT", help="The reason, which is shown to others.")
 @cluster_options()
 def create(out: Output, cluster: Cluster, name: str, ttl: int, topic: str | None, level_one: bool, why: str) -> None:
-    """Create a pin: what the cluster holds when this command ends stays readable until the pin ends.
+    """Create a pin: the state of the cluster at the end of this command stays readable until the pin ends.
 
     \b
     Example:
@@ -66,7 +68,7 @@ def list_pins(out: Output, cluster: Cluster) -> None:
 @click.argument("name")
 @cluster_options()
 def delete(out: Output, cluster: Cluster, name: str) -> None:
-    """Delete a pin: the next runs may delete the objects that it kept.
+    """Delete a pin, so that the next runs may delete the objects that it kept.
 
     \b
     Example:

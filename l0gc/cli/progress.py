@@ -1,7 +1,7 @@
-"""Show the progress of a command: a line on the terminal that follows the work, or otherwise a note each 10 s.
+"""Show the progress of a command: a line on the terminal that follows the work, or else a note every 10 s.
 
-Work reports what it has done, and the total if known. This module derives the share and the remaining time, in the same
-way for all commands. The line has its own thread, so it continues while Spark starts or a job takes long.
+The work reports the amount done, and the total if known. This module derives the share and the remaining time, in the
+same way for all commands. The line has its own thread, so it is updated while Spark starts or a job takes long.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from l0gc.formatting import span
 
 NOTE_EVERY_S: Final = 10.0
 _FIRST_ESTIMATE_S: Final = 2.0
-"""Before that, the pace is not representative: connections are being opened."""
+"""The time before the first estimate, since the pace is not representative while connections are being opened."""
 _WIDE: Final = 110
-"""With at least this many columns a bar fits next to the text."""
+"""The number of columns from which a bar fits next to the text."""
 
 
 class Estimate:
-    """The share that is done, and the time that the rest takes at the pace so far.
+    """Estimates the share that is done, and the remaining time at the pace so far.
 
     Args:
-        clock: returns seconds, from any start.
+        clock: returns seconds since an arbitrary start.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -39,7 +39,7 @@ class Estimate:
         if done is None or not total or not 0 <= done <= total:
             return ""
         now = self._clock()
-        if total != self._of or done < self._first:  # another piece of work has begun
+        if total != self._of or done < self._first:  # a new piece of work has begun
             self._began, self._first, self._of = now, done, total
         share = f"{int(100 * done / total)} %"
         took, moved = now - self._began, done - self._first
@@ -71,7 +71,7 @@ class Newest:
 
 @contextmanager
 def following(title: str) -> Iterator[Progress]:
-    """Show a line on stderr, a terminal, as wide as it is; the line is removed afterwards."""
+    """Show a line on the terminal stderr, as wide as the terminal, and remove it afterwards."""
     from rich import progress as bars
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -100,11 +100,11 @@ def following(title: str) -> Iterator[Progress]:
 
 @contextmanager
 def noting(title: str, note: Callable[..., None], wait: Callable[[float], bool] | None = None) -> Iterator[Progress]:
-    """Write a note each 10 s with the last message, however old it is.
+    """Write a note with the last message, however old it is, every 10 s.
 
     Args:
-        note: takes the text, the event's name and its fields.
-        wait: waits this many seconds and returns whether the work has ended.
+        note: writes a text, with the name and the fields of its event.
+        wait: waits for the given number of seconds, and returns whether the work has ended.
     """
     ended = threading.Event()
     newest = Newest(title)

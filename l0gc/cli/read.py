@@ -37,15 +37,19 @@ _NOT_BOTH: Final = f"--json prints JSON, and --format {_LENGTH_PREFIXED} does no
 @cli_command("read")
 @click.argument("topic", shell_complete=TOPIC)
 @operation_options(Read)
-@click.option("-o", "--output", metavar="FILE", help="Write them to this file, replacing its contents; - for stdout.")
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write the records to this file, replacing its contents; - for stdout."
+)
 @click.option(
     "--format", "form", type=click.Choice(["lines", _LENGTH_PREFIXED]), default="lines", show_default=True,
-    help="What separates records: a newline, or the length before each, as l0gc upload takes them.",
+    help="The separation of records: a newline after each, or the length before each, as l0gc upload accepts it.",
 )  # fmt: skip
-@click.option("--follow", is_flag=True, help="Go on as records land, until Ctrl-C, which prints where to continue.")
+@click.option(
+    "--follow", is_flag=True, help="Continue as records land, until Ctrl-C, which prints where to continue later."
+)
 @click.option(
     "--interval", type=interval, default=as_duration(FOLLOW_S), show_default=True, metavar="DURATION",
-    help="With --follow: how long to wait between two looks; up to eight times as long while nothing lands.",
+    help="With --follow, how long to wait between two checks; up to eight times as long while nothing lands.",
 )  # fmt: skip
 @cluster_options()
 def read_command(
@@ -58,10 +62,12 @@ def read_command(
     interval: float,
     **options: Any,
 ) -> None:
-    """Print TOPIC's records, byte for byte as uploaded, a line each: from L1, and from L0 what is not reconciled yet.
+    """Print TOPIC's records, byte for byte as uploaded, one per line, from L1 and, if they are not reconciled yet, from
+    L0.
 
-    A value with a newline in it is several lines; --format length-prefixed and --json keep such values apart. With -o FILE,
-    the file is replaced once the new one is complete. A TIME is like 2026-01-31T12:00:00Z, or how long ago: 90m, 12h, 7d.
+    A value that contains newlines takes several lines; --format length-prefixed and --json keep these values separate.
+    With -o FILE, the file is replaced once the new one is complete. A TIME is a time such as 2026-01-31T12:00:00Z, or
+    an age such as 90m, 12h or 7d.
 
     \b
     Example:
@@ -115,7 +121,7 @@ def _write_file(out: Output, topic: str, lines: Callable[..., Iterator[RecordLin
 
 
 def _follow(out: Output, follow: Callable[..., Follower], form: str) -> None:
-    """Print records as they land; with --json, each as one object a line. Raises `StoppedError` with the positions."""
+    """Print records as they land; with --json, each as an object on one line. Raises `StoppedError` with the positions."""
     stdout, signals = sys.stdout.buffer, list[int]()
     stop = threading.Event()
     with writing_stdout(), stopping(stop.set, signals):
@@ -132,7 +138,7 @@ def _follow(out: Output, follow: Callable[..., Follower], form: str) -> None:
 
 
 def _print_json(topic: str, records: Iterator[Record]) -> None:
-    """Print one JSON object while it is built, since it may be larger than the memory."""
+    """Print a JSON object piece by piece, since it may be larger than the memory."""
     out, n = sys.stdout.buffer, 0
     out.write(b'{"topic":' + msgspec.json.encode(topic) + b',"records":[')
     for n, r in enumerate(records, 1):
@@ -151,7 +157,7 @@ def _json_of(r: Record) -> bytes:
 
 
 def _text(name: str, value: bytes | None) -> dict[str, str | None]:
-    """Return UTF-8 as text, and anything else as base64 under another name, so that nothing is lost."""
+    """Return UTF-8 as text, and other bytes as base64 under a different name, so that nothing is lost."""
     if value is None:
         return {name: None}
     try:
@@ -162,7 +168,7 @@ def _text(name: str, value: bytes | None) -> dict[str, str | None]:
 
 @click.group("log", cls=CommandGroup)
 def log_command() -> None:
-    """Show what the cluster's logs hold.
+    """Show the contents of the cluster's logs.
 
     \b
     Example:
@@ -171,16 +177,16 @@ def log_command() -> None:
 
 
 @log_command.command("show")
-@click.option("--controller", is_flag=True, help="The controller's log: topics, producers and epochs.  [default]")
-@click.option("--journal", type=Whole(0), metavar="N", help="The log of journal N.")
+@click.option("--controller", is_flag=True, help="Show the controller's log: topics, producers and epochs.  [default]")
+@click.option("--journal", type=Whole(0), metavar="N", help="Show the log of journal N.")
 @click.option("--from", "start", type=Whole(0), default=0, metavar="OFFSET", help="Begin at this offset.")
-@click.option("--checkpoint", is_flag=True, help="Show the newest checkpoint first, even if no entry was deleted.")
+@click.option("--checkpoint", is_flag=True, help="Show the newest checkpoint first, even if no entries were deleted.")
 @cluster_options()
 def show(out: Output, cluster: Cluster, controller: bool, journal: int | None, start: int, checkpoint: bool) -> None:
-    """Print what a log holds, one JSON object a line: its entries, preceded by its newest checkpoint if older entries are
-    deleted. With --json these lines are the `lines` of one object.
+    """Print the contents of a log, one JSON object per line: its entries, after its newest checkpoint if older entries
+    are deleted. With --json, these lines are the field `lines` of one object.
 
-    A line that cannot be read has an `error`; the command then ends with exit code 4.
+    A line that cannot be read has an `error`, and the command then ends with exit code 4.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`l0gc reconcile` and `l0gc merge`: what writes L1."""
+"""`l0gc reconcile` and `l0gc merge`, which write L1."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @operation_options(Reconcile)
 @cluster_options(engine_options(), metrics_options)
 def reconcile_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, **options: Any) -> None:
-    """Lift the unreconciled records of TOPIC, or of all topics, from L0 into L1 Parquet, the oldest epochs first.
+    """Lift the unreconciled records of TOPIC, or of all topics, from L0 to L1 Parquet, the oldest epochs first.
 
     \b
     Example:
@@ -56,9 +56,9 @@ def _reconciled(result: ReconcileResult) -> list[str]:
 @operation_options(Merge)
 @cluster_options(engine_options(), metrics_options)
 def merge_command(out: Output, cluster: Cluster, engine: Engine, topic: str | None, **options: Any) -> None:
-    """Merge small consecutive L1 objects of each partition of TOPIC, or of all topics, into large ones.
+    """Merge small consecutive L1 objects in each partition of TOPIC, or of all topics, into large ones.
 
-    Replaced objects stay in the bucket for readers that have found them, until vacuum takes them.
+    Replaced objects stay in the bucket, for readers that have found them, until a vacuum deletes them.
 
     \b
     Example:
@@ -103,4 +103,4 @@ def _replaced(reported: dict[str, Any]) -> str:
 
 run_reconcile: Final = partial(Output.finish, lines=_reconciled, title="reconciling", reports=True, stays=_lifted)
 run_merge: Final = partial(Output.finish, lines=_merged, title="merging", reports=True, stays=_replaced)
-"""Run the step, show its progress and print its result, for its command and for `l0gc gc`."""
+"""Runs the step, shows its progress and prints its result, for its command and for `l0gc gc`."""

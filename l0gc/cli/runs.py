@@ -36,11 +36,11 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--last", type=Whole(1), default=20, show_default=True, metavar="N", help="The N newest runs.")
+@click.option("--last", type=Whole(1), default=20, show_default=True, metavar="N", help="List the N newest runs.")
 @record_option
 @cluster_options()
 def list_command(out: Output, cluster: Cluster, last: int, record_dir: Path | None) -> None:
-    """List the runs that are on record, the newest last.
+    """List the recorded runs, the newest last.
 
     \b
     Example:
@@ -59,11 +59,11 @@ def _list_lines(runs: RunList) -> list[str]:
 
 @command.command("show")
 @click.argument("run_id", shell_complete=RUN, metavar="RUN")
-@click.option("--all", "all_objects", is_flag=True, help="Print every object, as it is read.")
+@click.option("--all", "all_objects", is_flag=True, help="Print every object when it is read.")
 @record_option
 @cluster_options()
 def show_command(out: Output, cluster: Cluster, run_id: str, all_objects: bool, record_dir: Path | None) -> None:
-    """Show the fate of one run's objects, even if the run was killed.
+    """Show the outcome of a run's objects, even if the run was killed.
 
     \b
     Example:
@@ -121,7 +121,7 @@ def _line(r: RunEntry) -> str:
 
 
 def run_outcome(r: RunEntry) -> str:
-    """Return how a run ended, as text."""
+    """Return the outcome of a run as text."""
     if r.damage:
         return r.damage
     if r.summary is None:
@@ -146,9 +146,9 @@ def run_outcome(r: RunEntry) -> str:
 @record_option
 @cluster_options()
 def undelete_command(out: Output, cluster: Cluster, run_id: str, record_dir: Path | None) -> None:
-    """Bring back what a sweep or a vacuum deleted from a versioned bucket.
+    """Bring back the objects that a sweep or a vacuum deleted from a versioned bucket.
 
-    It removes the delete markers that the run made, while the versions below them still exist. The objects are still
+    It removes the delete markers that the run created, while the versions below them still exist. The objects are still
     garbage, so the next sweep or vacuum deletes them again.
 
     \b

@@ -1,16 +1,16 @@
-"""Handles SIGINT, SIGTERM and SIGHUP: the first ends a command in good order, the second at once. Sets exit codes.
+"""Handle SIGINT, SIGTERM and SIGHUP: the first signal ends a command in good order, the second at once. Set exit codes.
 
-A signal is raised as `SignalInterrupt` in the main thread, so everything open is closed on the way out: temporary folders
-and Java go, and one line reports what was done. Work that can end between two of its steps uses `stopping` instead. A signal
-that was ignored when the command was started, as under `nohup`, stays ignored.
+A signal is raised as `SignalInterrupt` in the main thread, so everything is closed on the way out: temporary folders
+are removed, Java ends, and one line reports the work that was done. Work that can end between two of its steps uses
+`stopping` instead. A signal that was ignored when the command was started, as under `nohup`, stays ignored.
 
-A request that hangs delays nothing. The main thread may wait in another library, where no signal reaches it. So Python also
-writes each signal into a pipe, and a thread reads it. That thread reports that the run stops, and ends the process and its
-Java after a grace period, or at once at the second signal. Running the command again is always safe: the next append reads
-an unfinished one back, and an object that no journal names is garbage.
+A request that hangs does not delay the end. The main thread may wait in another library, where signals do not reach it.
+Therefore Python also writes each signal to a pipe, which a thread reads. That thread reports that the run is stopping,
+and ends the process and its Java after a grace period, or at once at the second signal. It is always safe to run the
+command again: the next append reads an unfinished one back, and an object that no journal names is garbage.
 
-Nothing is raised while a lock of `threading` is taken or released. These methods are written in Python, so the lock would
-stay locked and keep the process for ever. Such a signal is sent again a moment later.
+Nothing is raised while a lock of `threading` is acquired or released. These methods are written in Python, so the lock
+would stay locked and the process would never end. The signal is sent again a moment later.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ INTERRUPTED: Final = 128 + signal.SIGINT
 _AGAIN_S: Final = 0.02
 STOPPING: Final = "stopping (a second signal ends it at once)"
 _SAID_AFTER_S: Final = 0.3
-"""Most runs have ended by then, and have reported what was done."""
+"""How long to wait before the report that the run is stopping. Most runs have ended by then, with their own report."""
 GRACE_S: Final = 8.0
-"""How long a run may take to stop in good order: systemd and Kubernetes wait longer."""
+"""How long a run may take to stop in good order; systemd and Kubernetes wait longer."""
 _LAST_WORD_S: Final = 0.2
 _watch: Final = list[int]()
-"""The end of the pipe that Python writes signals into, once they are listened to."""
+"""The end of the pipe to which Python writes signals, once this module listens to them."""
 _sent_again: Final = list[int]()
-"""Signals that this process sent itself once more."""
+"""The signals that this process sent to itself again."""
 _WAITING: Final = ("join", "_wait_for_tstate_lock", "_shutdown")
-"""Functions of `threading` that wait, and hold no lock."""
+"""The functions of `threading` that wait without holding a lock."""
 _dropped: Final = set[int]()
-"""Signals whose exception was lost, and that are sent once more: they do not count as second ones."""
+"""The signals whose exception was lost and that are sent again; they do not count as second signals."""
 
 
 class SignalInterrupt(KeyboardInterrupt):
-    """A signal asks the command to end; no `except Exception` takes it for an error."""
+    """A signal that asks the command to end. It is not an `Exception`, so that handlers of errors do not catch it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -65,7 +65,7 @@ class OutputClosedError(Exception):
 
 
 def exit_code_of(e: BaseException | None) -> int:
-    """Return the exit code of a command that raised `e`; of one that raised nothing, 0."""
+    """Return the exit code of a command that raised `e`; 0 for None."""
     match e:
         case None:
             return 0
@@ -76,20 +76,20 @@ def exit_code_of(e: BaseException | None) -> int:
     match e:
         case L0gcError() | OutputClosedError() | ClickException() | Exit():
             return e.exit_code
-        case Abort():  # click's word for Ctrl-C, and for an answer that is not given
+        case Abort():  # click raises this on Ctrl-C, and if a question gets no answer
             return exit_code_of(e.__cause__) if isinstance(e.__cause__, KeyboardInterrupt) else INTERRUPTED
     return 1
 
 
 def listen() -> None:
-    """Raise `SignalInterrupt` in the main thread at the first signal from now on, and kill the process at the second."""
+    """Make the first signal from now on raise `SignalInterrupt` in the main thread, and the second kill the process."""
     for number in SIGNALS:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _heard)
     sys.unraisablehook = _unraisable
     if not _watch:
         pipe = os.pipe()
-        # Above the standard ones: where stdin is closed, a command that reads it would read the pipe.
+        # The numbers are above the standard ones: if stdin is closed, a command that reads it would read the pipe.
         out, into = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 3) for end in pipe]
         for end in pipe:
             os.close(end)
@@ -100,7 +100,7 @@ def listen() -> None:
 
 
 def _keep_to_the_grace(out: int) -> None:
-    """Report that the run stops, if it takes a moment; end the process after the grace, or at the second signal."""
+    """Report that the run is stopping if that takes a moment. End the process after the grace, or at the second signal."""
     due, number, said = float("inf"), 0, True
     while True:
         left = max(0.0, due - time.monotonic()) if number else None
@@ -124,14 +124,16 @@ def _keep_to_the_grace(out: int) -> None:
 
 
 def _end_now(number: int, why: str) -> None:
-    """End the process, after a moment in which a last message can be printed, or the signal can end the process."""
+    """End the process after a moment in which a last message can be printed, or in which the signal can end the
+    process.
+    """
     if why:
         _thread.start_new_thread(_say, (why,))  # in a thread, since the reader of stderr may block
     if (gateway := sys.modules.get("l0gc.spark.gateway")) is not None:
         gateway.end_java_at_once()
     time.sleep(_LAST_WORD_S)
     if sys.stderr is not None and sys.stderr.isatty():
-        os.write(2, b"\x1b[?25h")  # progress hides the cursor
+        os.write(2, b"\x1b[?25h")  # shows the cursor, which the progress display hides
     os._exit(128 + number)
 
 
@@ -152,7 +154,7 @@ def _heard(number: int, frame: FrameType | None) -> None:
 
 
 def _put_off(number: int, frame: FrameType | None) -> bool:
-    """Return whether the signal interrupted a lock; it is then sent once more."""
+    """Return whether the signal interrupted a lock. If so, it is sent again."""
     if _in_a_lock(frame):
         _send_again(number)
         return True
@@ -166,12 +168,12 @@ def _in_a_lock(frame: FrameType | None) -> bool:
     if frame is None or frame.f_code.co_name in _WAITING:
         return False
     if frame.f_code is threading.Condition.wait.__code__:
-        return bool(frame.f_locals["self"]._is_owned())  # it has given its lock back while it waits
+        return bool(frame.f_locals["self"]._is_owned())  # while it waits, it has released its lock
     return True
 
 
 def _send_again(number: int) -> None:
-    """Send a signal to this process a moment later, without `threading`, which it may have interrupted."""
+    """Send a signal to this process a moment later, without `threading`, which the signal may have interrupted."""
 
     def send() -> None:
         time.sleep(_AGAIN_S)
@@ -182,10 +184,10 @@ def _send_again(number: int) -> None:
 
 
 def ended(code: int) -> None:
-    """Mark the command as ended: from now on a signal only makes Python end sooner, with the same code.
+    """Mark the command as ended: from now on, a signal only makes Python end sooner, with the same code.
 
-    Python gives up its handlers as it exits. Without this, a signal then would kill it, and a finished command would look
-    like one that was stopped without a report.
+    Python removes its handlers when it exits. Without this function, a signal at that time would kill the process, and
+    a finished command would look as if it was stopped without a report.
     """
 
     def heard(number: int, frame: Any) -> None:
@@ -200,15 +202,15 @@ def ended(code: int) -> None:
 
 
 def _ignore() -> None:
-    """Ignore the signals: what Python still does is short, and it keeps ignored signals ignored."""
+    """Ignore the signals, since the rest of Python's exit is short. Python keeps ignored signals ignored."""
     for number in SIGNALS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def _unraisable(what: sys.UnraisableHookArgs) -> None:
-    """Send a signal once more if Python dropped its exception, which it does in a finalizer.
+    """Send a signal again if Python dropped its exception, which it does in a finalizer.
 
-    Other failures of a finalizer mean nothing to a user, since Java has ended.
+    Other failures of finalizers are not shown, since they are consequences of the end of Java.
     """
     if isinstance(what.exc_value, SignalInterrupt):
         number = what.exc_value.exit_code - 128
@@ -221,7 +223,8 @@ def _unraisable(what: sys.UnraisableHookArgs) -> None:
 
 @contextmanager
 def stop_on_interrupt(done: Callable[[], str]) -> Iterator[None]:
-    """Turn a signal inside the block into a `StoppedError`; `done` returns what remains, and which command continues.
+    """Turn a signal in the block into a `StoppedError`; `done` returns a sentence about the remaining state and the
+    command that continues.
 
     Raises:
         StoppedError: a signal ended the block.
@@ -234,7 +237,7 @@ def stop_on_interrupt(done: Callable[[], str]) -> Iterator[None]:
 
 @contextmanager
 def heeding(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Give the handler the signals inside the block, except those that nohup has ignored."""
+    """Pass the signals in the block to the handler, except those that are ignored, for example by nohup."""
     heeded = [number for number in SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, handler) for number in heeded}
     try:
@@ -246,10 +249,10 @@ def heeding(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
 
 @contextmanager
 def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
-    """Let a signal end the run in good order; the second one kills it, which its record allows."""
+    """Let a signal end the run in good order. A second one kills it, which is safe because of its record."""
 
     def heard(number: int, frame: FrameType | None) -> None:
-        if _put_off(number, frame):  # it may be the very lock that `stop` needs
+        if _put_off(number, frame):  # this may be the very lock that `stop` needs
             return
         if number in _dropped:
             _dropped.discard(number)
@@ -272,7 +275,7 @@ def stopping(stop: Callable[[], None], signals: list[int]) -> Iterator[None]:
 
 @contextmanager
 def holding() -> Iterator[threading.Event]:
-    """Yield an event that the first signal sets, and raise that signal after the block instead of within it."""
+    """Yield an event that the first signal sets. The signal is raised after the block instead of in it."""
     stop, signals = threading.Event(), list[int]()
     with stopping(stop.set, signals):
         yield stop
@@ -282,10 +285,10 @@ def holding() -> Iterator[threading.Event]:
 
 @contextmanager
 def stop_event() -> Iterator[threading.Event]:
-    """Yield an event that ends a run in good order once the first signal sets it; see `stopping`.
+    """Yield an event that the first signal sets, and that ends a run in good order; see `stopping`.
 
     Raises:
-        StoppedError: the run stopped; it has the signal's exit code.
+        StoppedError: the run stopped. The error has the signal's exit code.
     """
     stop, signals = threading.Event(), list[int]()
     with stopping(stop.set, signals):

@@ -1,4 +1,4 @@
-"""Runs `l0gc status`, `explain`, `report`, `doctor` and `verify`, which inspect a cluster and change nothing."""
+"""`l0gc status`, `explain`, `report`, `doctor` and `verify`, which inspect a cluster and change nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LEAST_WIDTH: Final = 40
 PIPED_WIDTH: Final = 80
 _CAUSES: Final = 5
 _TOGETHER: Final = "\N{NO-BREAK SPACE}"
-"""Stands for a space at which no line ends."""
+"""A space at which lines are not broken."""
 
 
 @cli_command("status")
@@ -51,7 +51,7 @@ _TOGETHER: Final = "\N{NO-BREAK SPACE}"
 @price_option
 @cluster_options(metrics_options, epoch_interval_option)
 def status_command(out: Output, cluster: Cluster, watch: int | None, price_gb_month: float) -> None:
-    """Show M, how old it is, what holds it back and why, and what to do next. Changes nothing.
+    """Show M, its age, what holds it back and why, and the next step. Nothing is changed.
 
     \b
     Example:
@@ -86,7 +86,7 @@ def status_command(out: Output, cluster: Cluster, watch: int | None, price_gb_mo
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A label, empty if the line belongs to the one above, and the text next to it; `colour` of the label."""
+    """A line of the status: a label, which is empty if the line belongs to the one above, its `colour`, and a text."""
 
     label: str
     text: str
@@ -124,14 +124,18 @@ def lines_of(s: Overview, url: str) -> list[Line]:
 
 
 def folded(lines: Iterable[Line], *, coloured: bool) -> list[str]:
-    """Fold lines to the terminal's width, or 80 columns without one; escape them, and colour them if requested."""
+    """Fold lines to the terminal's width, or to 80 columns without a terminal. Escape them, and colour them if
+    requested.
+    """
     width = max(LEAST_WIDTH, shutil.get_terminal_size((PIPED_WIDTH, 24)).columns)
     fold = textwrap.TextWrapper(width - INDENT, break_long_words=False, break_on_hyphens=False)
     out = []
     for line in lines:
         for number, wrapped in enumerate(fold.wrap(escaped(line.text)) or [""]):
             part = wrapped.replace(_TOGETHER, " ")
-            indent = min(INDENT, max(0, width - len(part)))  # a long key has its own line, to be copied whole
+            indent = min(
+                INDENT, max(0, width - len(part))
+            )  # a long key gets its own line, so that it can be copied whole
             label = f"{line.label:{INDENT}}" if number == 0 else " " * indent
             out.append(_coloured(label, part, line) if coloured else f"{label}{part}")
     return out
@@ -238,13 +242,13 @@ def _sweeps(s: Overview) -> list[Line]:
 
 @cli_command("explain")
 @click.argument("key", required=False)
-@click.option("--epoch", "epoch_", type=Whole(0), metavar="E", help="What holds the objects of this epoch.")
-@click.option("--partition", metavar="TOPIC/N", help="What this partition holds.")
+@click.option("--epoch", "epoch_", type=Whole(0), metavar="E", help="Explain why the objects of this epoch are held.")
+@click.option("--partition", metavar="TOPIC/N", help="Explain which epochs this partition holds.")
 @cluster_options(epoch_interval_option)
 def explain_command(out: Output, cluster: Cluster, key: str | None, epoch_: int | None, partition: str | None) -> None:
     """Explain why the object KEY is kept or may be deleted, down to the placeholder, and which command changes that.
 
-    KEY is relative to the URL, or a whole s3:// URL.
+    KEY is a key relative to the URL, or a whole s3:// URL.
 
     \b
     Example:
@@ -269,16 +273,21 @@ _STDOUT: Final = "-"
 
 @cli_command("report")
 @click.option(
-    "-o", "--output", default="report.html", show_default=True, metavar="FILE", help="Where to write it; - for stdout."
+    "-o",
+    "--output",
+    default="report.html",
+    show_default=True,
+    metavar="FILE",
+    help="The file for the page; - for stdout.",
 )
 @click.option(
     "--findings", type=click.Path(path_type=Path), metavar="FILE",
-    help="Also show the findings that l0gc verify --json wrote to this file.",
+    help="Also show the findings in this file, which l0gc verify --json printed.",
 )  # fmt: skip
 @price_option
 @cluster_options(epoch_interval_option)
 def report_command(out: Output, cluster: Cluster, output: str, findings: Path | None, price_gb_month: float) -> None:
-    """Write a page about the cluster: one HTML file that needs no network. Changes nothing in the bucket.
+    """Write a page about the cluster: one HTML file that needs no network. The bucket is not changed.
 
     \b
     Example:
@@ -304,7 +313,7 @@ def report_command(out: Output, cluster: Cluster, output: str, findings: Path | 
 def doctor_command(out: Output, cluster: Cluster) -> None:
     """Check the store, the credentials, this machine and the cluster, and name a remedy for each problem.
 
-    Tries the requests of all commands, below l0gc/probe/ or without an effect, and leaves nothing behind.
+    It tries the requests of all commands, in l0gc/probe/ or without an effect, and leaves nothing behind.
 
     \b
     Example:
@@ -317,7 +326,7 @@ def doctor_command(out: Output, cluster: Cluster) -> None:
 
 
 def print_result(out: Output, result: DoctorResult) -> None:
-    """Print the doctor's findings; raise `EndedError` if a check failed."""
+    """Print the result of the checks. Raises `EndedError` if a check failed."""
     width = max(len(c.name) for c in result.checks)
     lines = []
     for c in result.checks:
@@ -331,7 +340,8 @@ def print_result(out: Output, result: DoctorResult) -> None:
 @operation_options(Verify)
 @cluster_options(engine_options(), metrics_options)
 def verify_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
-    """Check that the bucket holds what the journals name, and that nothing live is at or below M. Changes nothing.
+    """Check that the bucket has the objects that the journals name, and that nothing live is at or below M. Nothing is
+    changed.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`l0gc sweep` and `l0gc vacuum`, the options that they and `l0gc gc` take, and how their results are printed."""
+"""`l0gc sweep` and `l0gc vacuum`, and the functions by which they and `l0gc gc` print their results."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 def new_run(cluster: Cluster) -> str:
-    """Return the name of the run's record, which ends as the log's `run_id` begins, and add it to the log's events."""
+    """Return a name for the run's record, which ends with the start of the log's `run_id`, and add it to the log's
+    events.
+    """
     logs.HANDLER.run = run_id(cluster.handles().now_ms(), logs.HANDLER.run_id)
     return logs.HANDLER.run
 
@@ -74,7 +76,7 @@ def sweep_command(out: Output, cluster: Cluster, engine: Engine, listed: str | N
 
 
 def _run_deletion(out: Output, work: Callable[..., R], **shown: Any) -> None:
-    """Delete, and print the result as `Output.finish` does; the first signal ends the run in good order."""
+    """Run a deletion, and print its result as `Output.finish` does. The first signal ends the run in good order."""
     give_memory_back()
     with stop_event() as stop:
         out.finish(partial(work, stop=stop), reports=True, **shown)
@@ -129,9 +131,9 @@ def swept(r: SweepResult) -> list[str]:
 @operation_options(Vacuum)
 @cluster_options(engine_options("Where orphans are searched for"), metrics_options)
 def vacuum_command(out: Output, cluster: Cluster, engine: Engine, **options: Any) -> None:
-    """Delete all other garbage: replaced and expired L1 objects, orphans, old records.
+    """Delete all other garbage: replaced and expired L1 objects, orphans and old records.
 
-    L0 objects are deleted by l0gc sweep, log entries by l0gc housekeep.
+    l0gc sweep deletes L0 objects, and l0gc housekeep deletes log entries.
 
     \b
     Example:
@@ -166,7 +168,7 @@ def vacuumed(r: VacuumResult) -> list[str]:
 
 
 def _limit(r: RunResult) -> list[str]:
-    return [r.rest] if r.limited and not r.over_ratio else []  # the error that such a run ends with explains it
+    return [r.rest] if r.limited and not r.over_ratio else []  # the run's error explains it
 
 
 def _uploads(r: RunResult) -> list[str]:
@@ -176,11 +178,11 @@ def _uploads(r: RunResult) -> list[str]:
 
 
 def bytes_that_stay(plan: DeletionPlan[Any], or_what: str = "") -> list[str]:
-    """Return which bytes remain after a run in a bucket that keeps, or kept, versions.
+    """Return a sentence about the bytes that remain after a run in a bucket that keeps, or kept, versions.
 
     Args:
-        plan: the run's plan; after a dry run, nothing can be brought back.
-        or_what: what removes the bytes besides a lifecycle rule.
+        plan: the run's plan. After a dry run, nothing can be brought back.
+        or_what: what else, apart from a lifecycle rule, removes the bytes.
     """
     undelete = ""
     options = plan.options

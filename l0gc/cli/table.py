@@ -1,4 +1,4 @@
-"""`l0gc table create|sync|list|drop`: a topic's L1 as an Iceberg table, which every engine reads."""
+"""`l0gc table create|sync|list|drop` presents a topic's L1 as an Iceberg table, which every engine can read."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from l0gc.streamlog.tables import TableSynced, TableSyncResult, TableView
 
 @click.group("table", cls=CommandGroup)
 def table_command() -> None:
-    """Keep a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.
+    """Present a topic's L1 as an Iceberg table, for DuckDB, Spark, Trino and others.
 
-    L1 objects are registered, and never copied. Needs the extra `iceberg` (pip install '.[iceberg]' in a checkout of
-    l0gc). Catalogs are configured as for PyIceberg, in .pyiceberg.yaml or in the environment.
+    L1 objects are registered, never copied. The commands need the extra `iceberg` (pip install '.[iceberg]' in a
+    checkout of l0gc). Catalogs are configured as for PyIceberg, in .pyiceberg.yaml or in the environment.
 
     \b
     Example:
@@ -34,10 +34,12 @@ def table_command() -> None:
 @table_command.command("create")
 @click.argument("topic", shell_complete=TOPIC)
 @click.option("--catalog", required=True, metavar="NAME", help="The catalog, by its name in PyIceberg's configuration.")
-@click.option("--table", metavar="NAMESPACE.NAME", help="The table's name; by default the topic's in namespace l0gc.")
+@click.option(
+    "--table", metavar="NAMESPACE.NAME", help="The table's name; by default, the topic's name in the namespace l0gc."
+)
 @cluster_options()
 def create(out: Output, cluster: Cluster, topic: str, catalog: str, table: str | None) -> None:
-    """Create a topic's table; the next sync, or gc, fills it.
+    """Create a topic's table, which the next sync or gc fills.
 
     \b
     Example:
@@ -55,7 +57,8 @@ def create(out: Output, cluster: Cluster, topic: str, catalog: str, table: str |
 @operation_options(TableSync)
 @cluster_options(metrics_options)
 def sync(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
-    """Update a topic's table, or all tables, to list the current L1 objects, with one snapshot for all changes.
+    """Update a topic's table, or all tables, so that they list the current L1 objects. One snapshot per table has all
+    changes.
 
     \b
     Example:
@@ -68,7 +71,7 @@ def sync(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> No
 @table_command.command("list")
 @cluster_options()
 def list_tables(out: Output, cluster: Cluster) -> None:
-    """List the tables, and how long readers of each can rely on its objects.
+    """List the tables, and how long readers can rely on their objects.
 
     \b
     Example:
@@ -80,7 +83,7 @@ def list_tables(out: Output, cluster: Cluster) -> None:
 
 @table_command.command("drop")
 @click.argument("topic", shell_complete=TOPIC)
-@click.option("--forget", is_flag=True, help="Leave the catalog as it is, and forget the table in l0gc only.")
+@click.option("--forget", is_flag=True, help="Leave the catalog unchanged, and forget the table only in l0gc.")
 @cluster_options()
 def drop(out: Output, cluster: Cluster, topic: str, forget: bool) -> None:
     """Drop a topic's table: remove it from its catalog, and delete its metadata files. L1 objects stay.

@@ -1,10 +1,10 @@
-"""The one place that makes text safe for a terminal.
+"""Make text safe for a terminal, in one place for all output.
 
-Keys, producer names, reasons of a pause and messages of a store come from every writer of the bucket. Printed unchanged, a
-newline in them fakes a line of l0gc, an escape sequence rewrites earlier text, and a bidirectional control shows a key in
-another order. So whatever a command prints passes through `escaped`, which leaves one line of visible characters, or as
-JSON through `json_text`, which keeps the value. The exceptions are `l0gc read` and `completion`: their output is data for a
-program.
+Keys, producer names, reasons of a pause and messages of a store can come from any writer of the bucket. If they were
+printed unchanged, a newline could fake a line of l0gc, an escape sequence could rewrite earlier text, and a
+bidirectional control could show a key in a different order. Therefore all output of commands passes through `escaped`,
+which leaves one line of visible characters, or, as JSON, through `json_text`, which keeps the value. The exceptions are
+`l0gc read` and `completion`, whose output is data for a program.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import msgspec
 
 _NAMED: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _BYTES: Final = range(0xDC80, 0xDD00)
-"""Where Python keeps the bytes of an argument or a file name that are not UTF-8."""
+"""The codes by which Python represents bytes of an argument or a file name that are not UTF-8."""
 _UNSAFE: Final = re.compile(
     "[\x00-\x1f\x7f-\x9f"  # control characters: C0, DEL, C1
     "\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or changing the direction
     "\u2028\u2029"  # ends of lines and paragraphs
-    "\ud800-\udfff"  # no characters at all
+    "\ud800-\udfff"  # surrogates, which are not characters
     "\U000e0000-\U000e0fff]"  # invisible tags
 )
 
 
 def escaped(text: str) -> str:
-    r"""Return `text` on one line, with each character that a terminal would act on as `\x1b`, `\n` or `\u202e`."""
+    r"""Return `text` on one line, with characters on which a terminal would act escaped as `\x1b`, `\n` or `\u202e`."""
     return _UNSAFE.sub(_visible, text)
 
 
@@ -47,7 +47,9 @@ def _visible(m: re.Match[str]) -> str:
 
 
 def fitted(text: Sequence[str], indent: int, stream: TextIO) -> list[str]:
-    """Break `text` between words at the terminal's width; leave it unchanged if `stream` is redirected, for grep."""
+    """Break `text` between words at the terminal's width. If `stream` is redirected, leave the text unchanged, for
+    grep.
+    """
     if not stream.isatty():
         return list(text)
     width = max(40, shutil.get_terminal_size().columns)
@@ -56,20 +58,20 @@ def fitted(text: Sequence[str], indent: int, stream: TextIO) -> list[str]:
 
 
 def is_utf8(value: str) -> bool:
-    """Return whether it is UTF-8, as every name and reason that is stored must be."""
+    """Return whether a text is valid UTF-8, as every stored name and reason must be."""
     return not any(0xD800 <= ord(c) <= 0xDFFF for c in value)
 
 
 def json_text(data: Any) -> str:
-    r"""Return `data` as one line of JSON, in which what a terminal would act on is escaped as `\u001b`."""
+    r"""Return `data` as one line of JSON, in which characters on which a terminal would act are escaped as `\u001b`."""
     return json_escaped(json_bytes(data).decode())
 
 
 def json_bytes(data: Any) -> bytes:
-    """Return `data` as JSON; an object with a method `json` is encoded by it."""
+    """Return `data` as JSON. The method `json` of an object encodes the object."""
     try:
         return msgspec.json.encode(data, enc_hook=_late)
-    except UnicodeEncodeError:  # a file's name that is not UTF-8, of which JSON gets a question mark
+    except UnicodeEncodeError:  # a file name that is not UTF-8, for which JSON gets a question mark
         return json.dumps(msgspec.to_builtins(data, enc_hook=_late), ensure_ascii=False).encode(errors="replace")
 
 
@@ -78,7 +80,7 @@ def _late(late: Any) -> Any:
 
 
 def json_escaped(text: str) -> str:
-    """Return JSON with the same value, in which such characters, which can only occur in strings, are escaped."""
+    """Return JSON with the same value, in which these characters, which can occur only in strings, are escaped."""
     return _UNSAFE.sub(lambda m: _units(m[0]), text)
 
 
@@ -93,5 +95,7 @@ def _replaced(e: UnicodeError) -> tuple[str, int]:
 
 
 UNENCODABLE: Final = "l0gc.unencodable"
-r"""How stdout and stderr take what their encoding lacks (Latin-1, C): as `\u20ac`, which is the same value in JSON, too."""
+r"""How stdout and stderr print characters that their encoding lacks (Latin-1, C): as `\u20ac`, which also keeps the
+value in JSON.
+"""
 codecs.register_error(UNENCODABLE, _replaced)

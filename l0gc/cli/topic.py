@@ -1,4 +1,6 @@
-"""`l0gc topic create|alter|delete|list|describe|infer`; `l0gc expire`, `delete-records`, `give-up` end what topics keep."""
+"""`l0gc topic create|alter|delete|list|describe|infer`, and `l0gc expire`, `delete-records` and `give-up`, which end
+records.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ retention_options: Final = options([
 
 
 def retention_text(ms: int | None, bytes_: int | None) -> str:
-    """Return a retention as text; None if it is the cluster's."""
+    """Return a retention as text; None means the cluster's default."""
     kept_ms = DEFAULT if ms is None else "unlimited" if ms == UNLIMITED else span(ms) if ms >= 1000 else f"{ms} ms"
     kept_bytes = DEFAULT if bytes_ is None else "unlimited" if bytes_ == UNLIMITED else size(bytes_)
     if kept_ms == kept_bytes:
@@ -52,13 +54,13 @@ def retention_text(ms: int | None, bytes_: int | None) -> str:
 
 schema_option: Final = click.option(
     "--value-schema", type=click.File("rb"), metavar="FILE",
-    help="Parse values, which are JSON objects, into typed columns, too. FILE (- for stdin) is a JSON Schema, or "
+    help="Also parse values, which must be JSON objects, into typed columns. FILE (- for stdin) is a JSON Schema, or "
          "Iceberg's or Arrow's schema as JSON.",
 )  # fmt: skip
 
 
 def _schema_text(file: IO[bytes] | None) -> str | None:
-    """Return the schema in a file. Raises `UsageError` if it is too large, or not UTF-8."""
+    """Return the schema in a file. Raises `UsageError` if it is too large or not UTF-8."""
     if file is None:
         return None
     text = file.read(_SCHEMA_BYTES + 1)
@@ -70,7 +72,7 @@ def _schema_text(file: IO[bytes] | None) -> str | None:
 
 @click.group("topic", cls=CommandGroup)
 def topic_command() -> None:
-    """Create, alter, delete, list and describe topics; propose a schema of their values.
+    """Create, alter, delete, list and describe topics, and propose a schema of their values.
 
     \b
     Example:
@@ -84,7 +86,7 @@ def topic_command() -> None:
 @click.option("--partitions", type=Whole(1), required=True, help="The number of partitions, which cannot change.")
 @click.option(
     "--journals", type=Whole(1),
-    help="Spread the partitions over this many journals. An upload then commits to each of them.  [default: 1]",
+    help="Spread the partitions over this many journals; an upload then commits to each of them.  [default: 1]",
 )  # fmt: skip
 @retention_options
 @schema_option
@@ -98,7 +100,7 @@ def create(
     value_schema: IO[bytes] | None,
     **retention: int | UnsetType | None,
 ) -> None:
-    """Create a topic; run again with the same arguments, it changes nothing.
+    """Create a topic. A repeated run with the same arguments changes nothing.
 
     \b
     Example:
@@ -128,11 +130,12 @@ def alter(
     value_schema: IO[bytes] | None,
     **retention: int | UnsetType | None,
 ) -> None:
-    """Change how long, or how much, topic NAME keeps, or its value schema. Settings that are not given stay; `default` is
-    the cluster's.
+    """Change the retention or the value schema of topic NAME. Settings that are not given stay; `default` means the
+    cluster's default.
 
-    Asks if the next l0gc gc would then delete more than half of a topic's records, and if a value schema loses or replaces
-    columns, which it names. L1 objects from before get the new columns by l0gc merge; values stay as they are.
+    The command asks for confirmation if the next l0gc gc would then delete more than half of a topic's records, or if a
+    value schema loses or replaces columns, which it names. l0gc merge adds the new columns to existing L1 objects;
+    values stay unchanged.
 
     \b
     Example:
@@ -166,8 +169,8 @@ def alter(
 
 
 def _lost(effect: Alteration) -> str:
-    """Return the records that the next expiry would delete; empty if they are at most half of each topic, and all could be
-    counted.
+    """Return a text about the records that the next expiry would delete; empty if they are at most half of each topic,
+    and all could be counted.
     """
     much = [loss for loss in effect.losses if 2 * loss.records > loss.present]
     uncounted = f" that cannot be counted ({effect.uncounted[0]})" if effect.uncounted else ""
@@ -183,7 +186,8 @@ def _lost(effect: Alteration) -> str:
 @yes_option
 @cluster_options()
 def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
-    """Delete a topic: its partitions accept no more records, and no longer hold M back. Shows what it deletes, and asks.
+    """Delete a topic, whose partitions then accept no more records and no longer hold M back. Show the loss, and ask
+    first.
 
     \b
     Example:
@@ -207,7 +211,7 @@ def delete(out: Output, cluster: Cluster, name: str, yes: bool) -> None:
 
 
 def _what_goes(cluster: Cluster, topic: Topic) -> str:
-    """Return the topic and its records, in a sentence. Raises `NotFoundError`."""
+    """Return a phrase about the topic and its records. Raises `NotFoundError`."""
     summary = f"topic {topic.name} (revision {topic.revision}) with {count(topic.partitions, 'partition')}"
     try:
         totals = cluster.topics.describe(topic.name, limit=0)
@@ -235,9 +239,9 @@ def list_topics(out: Output, cluster: Cluster) -> None:
 @click.option("--records", type=Whole(1), default=10_000, show_default=True, help="Read at most this many records.")
 @cluster_options()
 def infer_command(out: Output, cluster: Cluster, name: str, records: int) -> None:
-    """Propose a value schema for topic NAME from its first records. Prints JSON for --value-schema.
+    """Propose a value schema for topic NAME from its first records, as JSON for --value-schema.
 
-    A field that cannot become a column is left out and named. A field that is always null becomes a string.
+    A field that is not suitable as a column is omitted and named. A field that is always null becomes a string.
 
     \b
     Example:
@@ -271,7 +275,7 @@ def infer_command(out: Output, cluster: Cluster, name: str, records: int) -> Non
 )
 @cluster_options()
 def describe(out: Output, cluster: Cluster, name: str, partition: int | None, limit: int) -> None:
-    """Show topic NAME: its retention, its journals, and what its partitions hold.
+    """Show topic NAME: its retention, its journals, and the offsets of its partitions.
 
     \b
     Example:
@@ -285,7 +289,7 @@ def describe(out: Output, cluster: Cluster, name: str, partition: int | None, li
 
 
 def _described(topic: TopicDescription, hidden: int) -> list[str]:
-    """Return the topic, its journals, and a table of its partitions, of which `hidden` are not shown."""
+    """Return lines about the topic, its journals, and its partitions, `hidden` of which are not shown."""
     lines = [f"journal {r.journal}: {_partitions(r.first, r.count)}" for r in topic.partition_ranges[:_RANGES_SHOWN]]
     if len(topic.partition_ranges) > _RANGES_SHOWN:
         lines.append(f"and {count(len(topic.partition_ranges) - _RANGES_SHOWN, 'journal')} more (--json has them)")
@@ -322,7 +326,7 @@ def _columns(schema: dict[str, Any] | None, misfits: int) -> list[str]:
 
 
 def _table(offsets: list[PartitionOffsets]) -> list[str]:
-    """Return a line for each partition, below a head."""
+    """Return a line for each partition, below a header."""
     head = ["partition", "journal", "log start", "last reconciled", "next offset", "L1 objects", "L1 size"]
     rows = [
         [
@@ -354,8 +358,8 @@ def _partitions(first: int, n: int) -> str:
 def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: Any) -> None:
     """Delete the records of TOPIC, or of all topics, that are beyond the topic's retention.
 
-    Kafka's rules apply, with L1 objects as segments: records that are not in L1 yet stay. Deleted records are at once
-    invisible to readers; l0gc vacuum removes the L1 objects later.
+    Kafka's rules apply, with L1 objects as segments: records that are not in L1 yet stay. Deleted records become
+    invisible to readers at once; l0gc vacuum deletes the L1 objects later.
 
     \b
     Example:
@@ -367,21 +371,21 @@ def expire_command(out: Output, cluster: Cluster, topic: str | None, **options: 
 
 @cli_command("delete-records")
 @click.argument("topic", shell_complete=TOPIC)
-@click.option("--partition", type=int, metavar="N", help="Delete records of partition N only.")
+@click.option("--partition", type=int, metavar="N", help="Delete records of only partition N.")
 @click.option("--all-partitions", is_flag=True, help="Delete records of all partitions.")
 @click.option(
     "--before-offset",
     type=Whole(-1),
     metavar="N",
-    help="The first offset to keep. -1: delete all present records.",
+    help="The first offset to keep. -1 deletes all current records.",
 )
 @click.option(
     "--before-time",
     type=time_ms,
     metavar="TIME",
-    help="Delete the records before the first one of this time or later: 2026-01-31T12:00:00Z, or 7d ago.",
+    help="Delete the records before the first one at this time or later: 2026-01-31T12:00:00Z, or an age such as 7d.",
 )
-@click.option("--dry-run", is_flag=True, help="Delete nothing; show what a run would delete.")
+@click.option("--dry-run", is_flag=True, help="Delete nothing, and show what a run would delete.")
 @yes_option
 @cluster_options()
 def delete_records_command(
@@ -395,10 +399,10 @@ def delete_records_command(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Delete TOPIC's oldest records by moving its partitions' start offsets. Shows what it deletes, and asks.
+    """Delete TOPIC's oldest records by moving its partitions' start offsets. Show the loss, and ask first.
 
-    Readers lose them at once and for good. The next l0gc vacuum deletes L1 objects whose records are all deleted; records
-    that were never reconciled no longer hold M back.
+    Readers lose the records at once and permanently. The next l0gc vacuum deletes L1 objects whose records are all
+    deleted; records that were never reconciled no longer hold M back.
 
     \b
     Example:
@@ -459,9 +463,9 @@ run_expire: Final = partial(
     "span",
     type=span_of("offsets", "20-29 or 7"),
     metavar="FIRST-LAST",
-    help="The offsets of its lost records, both ends included.",
+    help="The offsets of its lost records, including both ends.",
 )
-@click.option("--force-readable", is_flag=True, help="Give them up although some of them can be read.")
+@click.option("--force-readable", is_flag=True, help="Give the records up even if some of them can be read.")
 @yes_option
 @cluster_options()
 def give_up_command(
@@ -474,11 +478,12 @@ def give_up_command(
     force_readable: bool,
     yes: bool,
 ) -> None:
-    """Give up records that cannot be read: their offsets become a hole, and their partitions can continue.
+    """Give up records that cannot be read, so that their offsets become a hole and their partitions can continue.
 
-    This is for records that are not in L1, of an L0 object that is lost or damaged and cannot be restored. Give --object
-    KEY, once or more, for all records in it, or TOPIC, --partition and --offsets. All records before them must be in L1.
-    The hole is an L1 object without rows, whose footer keeps the bytes that are left. l0gc status names the offsets.
+    This is for records that are not in L1 and whose L0 object is lost or damaged and cannot be restored. Give --object
+    KEY, once or more, for all records of an object, or TOPIC, --partition and --offsets. All records before them must
+    be in L1. The hole is an L1 object without rows, whose footer keeps the remaining bytes. l0gc status names the
+    offsets.
 
     \b
     Example:

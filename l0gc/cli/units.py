@@ -1,4 +1,4 @@
-"""Types of options: numbers, lengths of time, sizes and moments. Every option reads a unit in the same way."""
+"""The types of options: numbers, durations, sizes and times. All options read units in the same way."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Whole(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """A number within bounds. `nan` would pass any of them, since it compares with nothing."""
+    """A number within bounds. `nan`, which is never out of bounds in a comparison, is refused."""
 
     name = "number, such as 0.5"
 
@@ -56,13 +56,13 @@ def interval(value: object) -> float:
 
 
 def as_size(n: int) -> str:
-    """Return bytes as `size_within` reads them."""
+    """Return a number of bytes in the form that `size_within` reads."""
     unit = next((u for u in ("GiB", "MiB", "KiB") if n % BYTES[u.lower()] == 0), "")
     return f"{n // BYTES[unit.lower()]}{unit}"
 
 
 def size_within(least: int, most: int) -> Callable[[object], int]:
-    """Return the type of sizes: `4MiB`, `512KiB`, `1GiB` or bytes."""
+    """Return the type of an option for sizes: `4MiB`, `512KiB`, `1GiB` or a number of bytes."""
 
     def size(value: object) -> int:
         n = amount(str(value), BYTES)
@@ -83,7 +83,9 @@ def size_within(least: int, most: int) -> Callable[[object], int]:
 
 
 def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int | UnsetType | None]:
-    """Return a number with one of the units; -1 means unlimited, `default` the cluster's setting, which is None."""
+    """Return the type of an option for a number with one of the units; -1 means unlimited, and `default`, the cluster's
+    setting, becomes None.
+    """
 
     def convert(value: object) -> int | UnsetType | None:
         text = str(value).strip().lower()
@@ -100,7 +102,7 @@ def quantity(units: Mapping[str, int], example: str) -> Callable[[object], int |
 
 
 def starts(value: object) -> int | dict[int, int]:
-    """Return an offset, or the offsets of partitions: `1000`, or `0:23,1:5`."""
+    """Return an offset (`1000`), or the offsets of partitions (`0:23,1:5`)."""
     text = str(value).strip()
     if re.fullmatch(r"[0-9]{1,18}", text):
         return int(text)
@@ -112,7 +114,7 @@ def starts(value: object) -> int | dict[int, int]:
 
 
 def time_ms(value: object) -> int:
-    """Return an RFC 3339 time with a zone as milliseconds since 1970, or an age such as `7d` as a negative number."""
+    """Return an RFC 3339 time with a time zone in milliseconds since 1970, or an age such as `7d` as a negative number."""
     text = str(value).strip()
     if _AGO.fullmatch(text):
         return -(amount(text, MS) or 0)
@@ -127,11 +129,11 @@ def time_ms(value: object) -> int:
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     if since.days < 0:
         raise click.BadParameter(f"{value!r} is before 1970")
-    return max(since.days * MS["d"] + since.seconds * 1000 + since.microseconds // 1000, 1)  # 0 is now
+    return max(since.days * MS["d"] + since.seconds * 1000 + since.microseconds // 1000, 1)  # 0 would mean now
 
 
 def span_of(what: str, example: str) -> Callable[[str], tuple[int, int]]:
-    """Return the type of a range of numbers, given as `FIRST-LAST` or as one number."""
+    """Return the type of an option for a range of numbers, given as `FIRST-LAST` or as one number."""
 
     def span(value: str) -> tuple[int, int]:
         m = re.fullmatch(r"([0-9]{1,19})(?:-([0-9]{1,19}))?", value.strip())

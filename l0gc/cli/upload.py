@@ -1,4 +1,4 @@
-"""`l0gc upload`, and `l0gc producer describe|list`, which show how far uploads got."""
+"""`l0gc upload`, and `l0gc producer describe|list`, which show the positions of uploads."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def upload_command(
 ) -> None:
     """Upload newline-delimited records (- is stdin) into TOPIC.
 
-    Without --partition and --key-field, records are spread round-robin over the partitions, from a random one on. gzip and
-    zstd files are unpacked; for --producer, a file is the same input whether packed or not. A UTF-8 byte order mark is
-    dropped.
+    Without --partition and --key-field, records are spread round-robin over the partitions, starting at a random one.
+    gzip and zstd files are unpacked; for --producer, a file is the same input whether packed or not. A UTF-8 byte order
+    mark is removed.
 
     \b
     Example:
@@ -74,7 +74,7 @@ _DIGITS_SHOWN: Final = 12
 
 @click.group("producer", cls=CommandGroup)
 def producer_command() -> None:
-    """Show producers, and how far their uploads got.
+    """Show producers, and the positions of their uploads.
 
     \b
     Example:
@@ -87,7 +87,7 @@ def producer_command() -> None:
 @click.argument("name", shell_complete=PRODUCER)
 @cluster_options()
 def describe(out: Output, cluster: Cluster, name: str) -> None:
-    """Show the newest run of producer NAME, and how far it is in each journal.
+    """Show the newest run of producer NAME, and its position in each journal.
 
     \b
     Example:
@@ -99,7 +99,7 @@ def describe(out: Output, cluster: Cluster, name: str) -> None:
 @producer_command.command("list")
 @cluster_options()
 def list_all(out: Output, cluster: Cluster) -> None:
-    """List the producers that the controller has on record.
+    """List the producers that the controller has recorded.
 
     \b
     Example:
@@ -139,6 +139,6 @@ def _journal(j: JournalView) -> list[str]:
 
 
 def _short(input_id: str) -> str:
-    """Return the hash, shortened, and the number after the point, which counts inputs of the same content."""
+    """Return the shortened hash, and the number after the point, which counts inputs with the same content."""
     digest, point, nth = input_id.partition(".")
     return digest[:_DIGITS_SHOWN] + point + nth

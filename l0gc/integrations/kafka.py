@@ -1,22 +1,22 @@
-"""A bridge from Kafka: a topic of Kafka into a topic of l0gc with as many partitions, and back.
+"""A bridge from Kafka: copy a topic of Kafka into a topic of l0gc with as many partitions, or back.
 
     python -m l0gc.integrations.kafka BOOTSTRAP_SERVERS KAFKA_TOPIC URL TOPIC [--from-beginning] [--back]
 
-**Each record once, in its partition and in order.** The producer's position in a partition is the consumer's: the offset of
-the next record. It lands with the records, in one entry of the journal. So the bridge may be killed at any moment, and goes
-on where the last entry ends. If a second one is started, the first one ends with an error at its next batch, once it has
-read the controller's log again, which takes some seconds; if both send in that time, one of them ends, and no record lands
-twice. Keys, headers and create times are kept.
+**Each record once, in its partition and in order.** The producer's position in a partition is that of the consumer: the
+offset of the next record. It lands with the records, in one entry of the journal. Therefore the bridge may be killed at
+any moment, and continues where the last entry ends. If a second bridge is started, the first one ends with an error at
+its next batch, once it has read the controller's log again, some seconds later. If both send in that time, one of them
+ends, and no record lands twice. Keys, headers and create times are kept.
 
-**Each partition.** A partition that Kafka's topic gets while the bridge runs is copied from its first record. If the topic
-of l0gc has fewer partitions, the bridge ends with an error.
+**Each partition.** If a partition is added to Kafka's topic while the bridge runs, it is copied from its first record.
+If the topic of l0gc has fewer partitions, the bridge ends with an error.
 
-**No position of another time** (hazard 33). A position is that of one topic of Kafka in one topic of l0gc. The ids of both,
-which a topic that is made again does not keep, are in the names of the producer and of the consumer group. If Kafka does not
-have the position, if its topic is made again while it is read, or if no position is remembered for a partition that has
-records, the bridge ends with an error. Only `--from-beginning` has it begin anywhere else.
+**No outdated position** (hazard 33). A position belongs to one topic of Kafka and one topic of l0gc. The ids of both,
+which change if a topic is created again, are in the names of the producer and of the consumer group. If Kafka does not
+have the position, if its topic is created again while it is read, or if no position is stored for a partition that has
+records, the bridge ends with an error. Only with `--from-beginning` does it begin elsewhere.
 
-The way back copies the present records, and ends. If it runs again, it sends all of them again.
+The way back copies the current records and ends. If it runs again, it sends all of them again.
 """
 
 from __future__ import annotations
@@ -56,19 +56,20 @@ from l0gc.streamlog.ingest.headers_and_times import MAX_TIME_MS
 BATCH: Final = 10_000
 """The most records that land together."""
 WAIT_S: Final = 1.0
-"""The longest time that records are gathered before they land."""
+"""The longest time for which records are gathered before they land."""
 _COMMIT_S: Final = 3600.0
-"""How often positions are committed to Kafka, which forgets them after a week, and the producer's run is kept alive."""
+"""How often positions are committed to Kafka, which deletes them after a week, and the producer's run is renewed."""
 _ANSWER_S: Final = 10.0
 LOOK_S: Final = 30.0
 """How often the bridge looks for new partitions."""
 _INT64: Final = 1 << 63
 NULL: Final = ("kafka.null", None)
-"""The header of a record whose value is null in Kafka (a tombstone): a value in l0gc is never null."""
+"""The header of a record whose value is null in Kafka (a tombstone), since a value in l0gc is never null."""
 TIME: Final = "kafka.timestamp"
-"""The header with a create time that is not in the years 1970 to 9999, such as one in microseconds."""
+"""The header with a create time outside the years 1970 to 9999, such as one in microseconds."""
 _OURS: Final = re.compile(r"=*kafka\.(null|timestamp)")
-"""The suffix of a header in l0gc whose name in Kafka is one of these."""
+"""The names of Kafka's headers that get another `=` in front in l0gc, so that they are not mistaken for the two above.
+"""
 
 
 def to_l0gc(
@@ -80,16 +81,16 @@ def to_l0gc(
     *,
     from_beginning: bool = False,
 ) -> None:
-    """Copy a topic of Kafka until `stop` is true for the number of landed records.
+    """Copy a topic of Kafka until `stop` returns True for the number of landed records.
 
     Args:
-        from_beginning: begin partitions without a remembered position, or whose next records Kafka has deleted, at their
-            first record.
+        from_beginning: begin at the first record of partitions without a stored position, or whose next records Kafka
+            has deleted.
 
     Raises:
         NotFoundError: the topic does not exist in Kafka or in the cluster.
-        UsageError: the topic of the cluster has fewer partitions.
-        SafetyError: a position is missing, or belongs to another time; see above.
+        UsageError: the topic of l0gc has fewer partitions.
+        SafetyError: a position is missing or outdated; see the module.
         KafkaException: Kafka refuses, or does not answer.
     """
     admin = AdminClient({"bootstrap.servers": servers})
@@ -111,14 +112,14 @@ def to_l0gc(
             positions = dict(sender.positions)
 
             def begin(partitions: list[int]) -> None:
-                """Begin to read these partitions. Raises `SafetyError`, `UsageError`, as `to_l0gc`."""
+                """Begin to read these partitions. Raises the `SafetyError` and `UsageError` of `to_l0gc`."""
                 if partitions and partitions[-1] >= described.partitions:
                     raise UsageError(
                         f"topic {source!r} of Kafka has partition {partitions[-1]}, and topic {topic!r} only "
                         f"{described.partitions} partitions: create a topic with as many, and copy into that one"
                     )
                 assigned = [TopicPartition(source, p) for p in partitions]
-                # In Kafka there are those of partitions in which l0gc remembers no position any more, too.
+                # Kafka also has positions for partitions for which l0gc no longer has one.
                 for p in consumer.committed(assigned, _ANSWER_S) if assigned else ():
                     if p.offset >= 0 and sender.holds(p.partition, _place_of(p.metadata)):
                         positions.setdefault(p.partition, p.offset)
@@ -168,12 +169,14 @@ def to_l0gc(
 
 
 def _digest(url: str) -> str:
-    """Return a name that distinguishes the consumer group of a cluster from that of its copy at another URL (hazard 40)."""
+    """Return a text that distinguishes the consumer group of a cluster from that of its copy at another URL (hazard
+    40).
+    """
     return hashlib.sha256(url.encode()).hexdigest()[:8]
 
 
 def _place_of(metadata: str | None) -> Place:
-    """Return the place that was committed with a position; one that no journal holds if there is none."""
+    """Return the place that was committed with a position; if there is none, return a place that no journal has."""
     try:
         return msgspec.json.decode(metadata or "", type=Place)
     except msgspec.DecodeError:
@@ -181,7 +184,9 @@ def _place_of(metadata: str | None) -> Place:
 
 
 def _partitions(servers: str, source: str) -> tuple[list[int], str]:
-    """Return the partitions of Kafka's topic, and its cluster's id; a consumer's request does not create the topic."""
+    """Return the partitions of Kafka's topic, and the id of its cluster. A consumer's request does not create the
+    topic.
+    """
     with closing(Consumer({"bootstrap.servers": servers, "group.id": "l0gc"})) as consumer:
         metadata = consumer.list_topics(source, _ANSWER_S)
     about = metadata.topics[source]
@@ -193,7 +198,9 @@ def _partitions(servers: str, source: str) -> tuple[list[int], str]:
 
 
 def topic_id(admin: AdminClient, source: str) -> str:
-    """Return the id of Kafka's topic, which changes if the topic is created anew. Brokers before 2.8 have one id for all."""
+    """Return the id of Kafka's topic, which changes if the topic is created again. Brokers before 2.8 give all topics
+    the same id.
+    """
     (description,) = admin.describe_topics(TopicCollection([source]), request_timeout=_ANSWER_S).values()
     return str(description.result().topic_id)
 
@@ -242,7 +249,7 @@ def in_kafka(record: Record) -> tuple[bytes | None, list[tuple[str, str | bytes 
 
 
 def to_kafka(servers: str, target: str, url: str, topic: str) -> None:
-    """Copy the current records of a topic of l0gc. Raises `KafkaException` if some of them were not delivered."""
+    """Copy the current records of a topic of l0gc to Kafka. Raises `KafkaException` if some of them were not delivered."""
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True})
     failed: list[KafkaError] = []
 
@@ -261,7 +268,7 @@ def to_kafka(servers: str, target: str, url: str, topic: str) -> None:
                         r.key,
                         r.partition,
                         on_delivery=delivered,
-                        timestamp=create_time or 1,  # the client takes 0 for now
+                        timestamp=create_time or 1,  # the client reads 0 as the current time
                         headers=headers,
                     )
                     break

@@ -1,4 +1,4 @@
-"""Run on Spark what is decided elsewhere, and provide `format("l0gc")`, by which Spark programs read and write topics.
+"""Run l0gc's work on Spark, and provide `format("l0gc")`, by which Spark programs read and write topics.
 
 `l0gc.spark.register(spark)` makes the format known to a session.
 """
@@ -18,17 +18,19 @@ __all__ = ["own_errors", "pinned", "register"]
 def register(spark: SparkSession, *, profile: str | None = None, send_credentials: bool | None = None) -> None:
     """Register `format("l0gc")` with a session as a source and a sink, and prepare a cluster's executors for it.
 
-    Executors of a cluster are sent l0gc itself, and the driver's credentials unless these come with the machine. With
-    Spark Connect nothing is sent: the driver is the server there, and it and its executors have l0gc and credentials.
+    l0gc itself is sent to a cluster's executors, and so are the driver's credentials, unless these come with the
+    machine. With Spark Connect, nothing is sent: the server is the driver, and it and its executors must have l0gc and
+    credentials.
 
     Args:
         profile: the AWS profile whose credentials are sent.
-        send_credentials: whether to send them; by default only those that an executor cannot get on its own.
+        send_credentials: whether to send credentials; by default, only those that an executor cannot get on its own are
+            sent.
 
     Raises:
-        UsageError: this Spark is older than 4.2, or credentials are to be sent through Spark Connect.
+        UsageError: this Spark is older than 4.2, or credentials should be sent through Spark Connect.
         L0gcError: the executors' Python cannot run l0gc.
-        AccessDeniedError: credentials are to be sent, but none were found.
+        AccessDeniedError: credentials should be sent, but none were found.
     """
     from l0gc.errors import UsageError
     from l0gc.spark.master import is_connect
@@ -50,23 +52,24 @@ def register(spark: SparkSession, *, profile: str | None = None, send_credential
         from l0gc.storage.config import StoreConfig
 
         make_ready(spark, StoreConfig("", profile=profile), send_credentials)
-        # Known once executors are there, or by what may be there.
+        # The cores are known once executors exist, or from the executors that may exist.
         spark.sparkContext.environment[CORES] = str(cores_of(spark.sparkContext))
     spark.dataSource.register(L0gcDataSource)
 
 
 def pinned(**options: object) -> AbstractContextManager[dict[str, str]]:
-    """Keep what a batch reads for a `with` block, which gets the options to load it with: those that are given, and `pin`.
+    """Protect a batch's records for a `with` block, which gets the options to load them: the given ones, and `pin`.
 
-    This process creates the pin, of L1 only if nothing else is read, renews it during the block, and deletes it at the end.
-    If it dies, the pin ends after some minutes. With Spark Connect the client needs access to the bucket for that.
+    This process creates the pin, which is of L1 only if the batch reads nothing else, renews it during the block, and
+    deletes it at the end. If the process dies, the pin ends after some minutes. With Spark Connect, the client
+    therefore needs access to the bucket.
 
     Args:
-        options: as those of `spark.read.format("l0gc")`.
+        options: the options of `spark.read.format("l0gc")`.
 
     Raises:
-        UsageError, NotFoundError, OffsetOutOfRangeError: as `load()` and its first action.
-        AccessDeniedError: the credentials may only read.
+        UsageError, NotFoundError, OffsetOutOfRangeError: the errors of `load()` and its first action.
+        AccessDeniedError: the credentials allow only reading.
     """
     from l0gc.integrations.spark.readers import with_pin
 
@@ -74,10 +77,10 @@ def pinned(**options: object) -> AbstractContextManager[dict[str, str]]:
 
 
 def own_errors() -> AbstractContextManager[None]:
-    """Raise what l0gc raised in a query of Spark as that error, so that a traceback ends with its sentence.
+    """Raise an error of l0gc in a query of Spark as that error, so that a traceback ends with its sentence.
 
-    Spark puts a Python error in the middle of its own, before the query's plan: `with own_errors():
-    query.awaitTermination()` raises for example a `NotFoundError` that names the topic.
+    Spark puts a Python error in the middle of its own error, before the query's plan. `with own_errors():
+    query.awaitTermination()` raises, for example, a `NotFoundError` that names the topic.
     """
     from l0gc.spark.workers import raising_causes
 

@@ -1,4 +1,4 @@
-"""Report what executors a session requests, what a standalone master offers, and how many tasks may run at once."""
+"""Report the executors that a session requests and that a standalone master offers, and how many tasks may run at once."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _DYNAMIC: Final = "spark.dynamicAllocation"
 
 
 class Worker(NamedTuple):
-    """The resources that a worker offers to executors. A master's answer leaves out how much of them is in use."""
+    """The resources that a worker offers to executors. A master does not report how much of them is in use."""
 
     cores: int
     memory_mb: int
 
 
 def workers_of(context: SparkContext) -> list[Worker]:
-    """Return the live workers, as a standalone master lists them; none for another kind of master, or if it does not
+    """Return the live workers that a standalone master lists; none for another kind of master, or if it does not
     answer.
     """
     url, jvm = context.master or "", context._jvm
@@ -31,7 +31,7 @@ def workers_of(context: SparkContext) -> list[Worker]:
         return workers
     with suppress(*JOB_ERRORS):
         environment: Any = context._jsc.sc().env()
-        # By its field: to call a method, py4j looks at all of them, and some have types that Spark leaves out.
+        # The field is read directly: to call a method, py4j inspects all methods, and some have types that Spark lacks.
         field = jvm.java.lang.Class.forName("org.apache.spark.SparkEnv").getDeclaredField("rpcEnv")
         field.setAccessible(True)
         address = jvm.org.apache.spark.rpc.RpcAddress.fromSparkURL(url.partition(",")[0])
@@ -43,7 +43,9 @@ def workers_of(context: SparkContext) -> list[Worker]:
 
 
 def asked_and_offered(context: SparkContext) -> str:
-    """Return a phrase on what the session requests for an executor, and what its cluster's workers have."""
+    """Return a phrase about the resources that the session requests for an executor, and those of its cluster's
+    workers.
+    """
     conf, workers = context.getConf(), workers_of(context)
     cores = conf.get("spark.executor.cores")
     asked = f"an executor of {conf.get('spark.executor.memory', '1g')} (spark.executor.memory)"
@@ -59,7 +61,9 @@ def asked_and_offered(context: SparkContext) -> str:
 
 
 def cores_of(context: SparkContext) -> int:
-    """Return how many tasks may run at once; with dynamic allocation, on the executors that the session may still get."""
+    """Return how many tasks may run at once. With dynamic allocation, this includes executors that the session may
+    still get.
+    """
     conf, now = context.getConf(), context.defaultParallelism
     dynamic = conf.get(f"{_DYNAMIC}.enabled", "false") == "true"
     if not dynamic or is_local(context.master or "") or conf.get("spark.default.parallelism") is not None:

@@ -1,8 +1,8 @@
-"""Read another system's export from Spark's data frames: executors read and sum it up, by the rules for files.
+"""Read another system's export from Spark's data frames. Executors read it and sum it up, by the rules for files.
 
-One job reads a data frame, and only sums go to the driver. This does not detect rows that Spark could not read and
-skipped. A list with missing partitions puts M too high, so `allow_fewer_partitions`, `expect_partitions` and the other
-checks apply to data frames as to files.
+One job reads a data frame, and the driver gets only sums. Rows that Spark could not read and skipped are not detected.
+A list with missing partitions makes M too high, so `allow_fewer_partitions`, `expect_partitions` and the other checks
+apply to data frames as to files.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ class ExternalFrames(SnapshotLimits):
     """Another system's reports and partitions as data frames of one session, which reads them.
 
     Attributes:
-        reports: the columns topic, partition, gc_epoch; if they are there also revision, max_applied_epoch and cluster_id.
-        partitions: topic and partition; also revision, cluster_id and cluster_epoch.
-        cluster_epoch: None to take it from the column of that name, which must say the same in each row.
-        expect_partitions: how many partitions there have to be.
+        reports: a frame with the columns topic, partition and gc_epoch, and optionally revision, max_applied_epoch and
+            cluster_id.
+        partitions: a frame with the columns topic and partition, and optionally revision, cluster_id and cluster_epoch.
+        cluster_epoch: the cluster epoch; None to take it from the column cluster_epoch, which must have the same value
+            in each row.
+        expect_partitions: the required number of partitions.
     """
 
     files: ClassVar[int] = 1
@@ -48,11 +50,11 @@ class ExternalFrames(SnapshotLimits):
 
     @property
     def session(self) -> SparkSession:
-        """Return the session that reads them."""
+        """Return the session that reads the frames."""
         return self.reports.sparkSession
 
     def find(self, store: ObjectStore, store_at: StoreAt) -> ExternalExport:
-        """Check the columns, which needs no executor. Raises `UsageError`, `CorruptObjectError`."""
+        """Check the columns, which takes no executor. Raises `UsageError`, `CorruptObjectError`."""
         for name, frame, needed in self._frames():
             if type(frame).__name__ != "DataFrame" or not hasattr(frame, "mapInArrow"):
                 raise UsageError(f"{name} cannot be {type(frame).__name__}: give a Spark DataFrame")
@@ -64,10 +66,10 @@ class ExternalFrames(SnapshotLimits):
         return self
 
     def read(self, workers: Workers[Any]) -> ExternalLog:
-        """Read the frames in their own session: see `ExternalExport.read`.
+        """Read the frames in their own session; see `ExternalExport.read`.
 
         Raises:
-            The errors of `known_columns` for a value.
+            The errors of `known_columns` for invalid values.
         """
         from l0gc.spark.executors import cores_of
         from l0gc.spark.workers import raising_causes

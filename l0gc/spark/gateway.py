@@ -1,21 +1,22 @@
-"""Start Spark's Java so that it ends when l0gc ends, whatever ends l0gc.
+"""Start Spark's Java so that it ends with l0gc, however l0gc ends.
 
-Java ends when its stdin is closed, and only this process has the other end of that pipe. So even SIGKILL, which cannot be
-handled, ends Java too. pyspark's own start breaks that in three ways, so this module starts Java as pyspark does, but
-without them:
+Java ends when its stdin is closed, and only this process has the other end of that pipe. Therefore even SIGKILL, which
+cannot be handled, also ends Java. pyspark's own start breaks this in three ways, so this module starts Java as pyspark
+does, but without these faults:
 
-- If Ctrl-C arrives during the start, pyspark loses track of the process and removes the folder in which Java reports its
-  port. Java fails before it reads its stdin, and its other threads keep it running for ever. Here the process is known
-  from its first moment, and ended.
-- Ctrl-C reaches all of a terminal's foreground group, including the scripts that start Java. Here they have a separate
-  session, and only l0gc decides.
-- Java inherits l0gc's outputs, and a pipe does not end before Java does. Here it gets stderr at most, with `-vv`.
+- If Ctrl-C arrives during the start, pyspark loses track of the process and removes the folder in which Java reports
+  its port. Java fails before it reads its stdin, and its other threads keep it running for ever. This module knows the
+  process from the start, and ends it.
+- Ctrl-C reaches all processes in a terminal's foreground group, including the scripts that start Java. In this module,
+  they have a separate session, and only l0gc decides.
+- Java inherits l0gc's outputs, so a pipe does not end before Java does. In this module, it gets at most stderr, with
+  `-vv`.
 
 On a normal exit Java has time to remove its temporary folders.
 
-Java starts Python with this interpreter, and imports pyspark from where it is installed. Spark puts a zip of it first on
-the path of every Python that it starts: three to look up, make and plan data sources, and one for the work. A zip holds
-no compiled code, so each of them would compile pyspark anew, which takes half a second of CPU.
+Java starts Python with this interpreter, which imports the installed pyspark. Spark puts a zip of pyspark first on the
+path of every Python that it starts: three to look up, create and plan data sources, and one for the work. A zip
+contains no compiled code, so each of them would compile pyspark again, which takes half a second of CPU time.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from l0gc.errors import UsageError
 from l0gc.runtime import temporary_folder
 
 GRACE_S: Final = 5.0
-"""How long Java may take to end on its own before it is killed; less than a command may take that a signal stops."""
+"""How long Java may take to end on its own before it is killed; less than a command that a signal stops may take."""
 
 PYTHON: Final = "spark.pyspark.python"
 _WORKERS_S: Final = 4.0
@@ -74,16 +75,18 @@ atexit.register(_folders.close)
 
 
 def own_folder(purpose: str) -> Path:
-    """Return a new folder that only this user can write to: nobody else may choose what Spark runs. Removed at exit."""
+    """Return a new folder, removed at exit, to which only this user can write, so that other users cannot choose what
+    Spark runs.
+    """
     return _folders.enter_context(temporary_folder(purpose))
 
 
 @functools.cache
 def without_zips() -> str:
-    """Return a program to use instead of this interpreter, which skips the zips inside the installed pyspark.
+    """Return a program that replaces this interpreter and skips the zips inside the installed pyspark.
 
-    So the code is the same. The program is removed when this process ends. If pyspark is itself in a zip, or the temporary
-    folder may hold no program, it is this interpreter.
+    The code stays the same. The program is removed when this process ends. If pyspark itself is in a zip, or programs
+    in the temporary folder may not run, return this interpreter.
     """
     home = Path(pyspark.__file__).parent
     if not home.is_dir() or os.statvfs(tempfile.gettempdir()).f_flag & os.ST_NOEXEC:
@@ -97,14 +100,14 @@ def without_zips() -> str:
 def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> None:
     """Start Java for this process, unless another session or spark-submit has started it.
 
-    The Java of spark-submit is not ours to end.
+    l0gc does not end the Java of spark-submit.
 
     Args:
         python: the interpreter that plans data sources.
 
     Raises:
-        UsageError: it ended at once.
-        OSError: it, or a folder for it, could not be created.
+        UsageError: Java ended at once.
+        OSError: Java could not be started, or a folder for it could not be created.
     """
     if SparkContext._gateway is not None or _PORT in os.environ:
         return
@@ -128,7 +131,7 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
                 "PYSPARK_PYTHON": python,
                 "SPARK_CONNECT_MODE": "0",
                 "_PYSPARK_DRIVER_CONN_INFO_PATH": str(connection),
-                "TMPDIR": str(work),  # the workers put their files here; they are killed, so they cannot remove them
+                "TMPDIR": str(work),  # the place of the workers' files, which killed workers cannot remove
             },
             start_new_session=True,
         )
@@ -143,7 +146,9 @@ def start_java(settings: Mapping[str, str], python: str, *, verbose: bool) -> No
 
 
 def _connect(process: subprocess.Popen[bytes], connection: Path, words: Path) -> None:
-    """Wait until Java reports its port, and connect pyspark to it, as under spark-submit. `words`: what Java writes."""
+    """Wait until Java reports its port, and connect pyspark to it, as under spark-submit. `words` is the file with
+    Java's output.
+    """
     while not connection.is_file():
         if process.poll() is not None:
             lines = [" ".join(line.split()) for line in words.read_text(errors="replace").splitlines() if line.strip()]
@@ -161,14 +166,14 @@ def _connect(process: subprocess.Popen[bytes], connection: Path, words: Path) ->
 
 
 def end_java() -> None:
-    """End the Java that this process started, if any, with everything that it started; work running there is interrupted."""
+    """End the Java that this process started, if any, with all its children. Running work is interrupted."""
     if not _java:
         return
     context, process = SparkContext._active_spark_context, _java[0]
     if context is not None and context._accumulatorServer is not None:
-        # It would print each connection that breaks, and Java's end is expected.
+        # It would print each broken connection, although Java's end is expected.
         context._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
-    for number in (signal.SIGTERM, signal.SIGKILL):  # Java's scripts heed no end of their stdin
+    for number in (signal.SIGTERM, signal.SIGKILL):  # Java's scripts ignore the end of their stdin
         with suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with suppress(subprocess.TimeoutExpired):
@@ -181,7 +186,7 @@ def end_java() -> None:
 
 
 def end_java_at_once() -> None:
-    """Kill Java with its workers, and remove its folders, while another thread may be in the middle of its work."""
+    """Kill Java with its workers, and remove its folders, even while another thread is working."""
     for process in _java:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -190,7 +195,9 @@ def end_java_at_once() -> None:
 
 
 def _end_workers(session: int) -> None:
-    """Kill the Python workers of a Java that has ended, since they may notice it late; does nothing without /proc."""
+    """Kill the Python workers of a Java that has ended, since they may detect that late. Without /proc, this does
+    nothing.
+    """
     until, left = time.monotonic() + _WORKERS_S, True
     while left and time.monotonic() < until:
         left = False
@@ -205,9 +212,9 @@ def _end_workers(session: int) -> None:
 
 @contextmanager
 def signals_later() -> Iterator[None]:
-    """Postpone signals until the block has ended; a second one kills this process at once."""
+    """Postpone signals until the block has ended. A second signal kills this process at once."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # Python answers signals in the main thread only
+        yield  # Python handles signals only in the main thread
         return
     heard: list[int] = []
 

@@ -1,13 +1,14 @@
-"""Sends executors the bucket's address and credentials, from which they make and keep the cluster's handles.
+"""Send the bucket's address and credentials to executors, which create and keep the cluster's handles from them.
 
-**Credentials** reach the Python workers by a way that nothing logs: in the environment that Spark sends with each Python
-function and its code, from the driver to the executors. Spark settings, a data source's options and command lines would
-show in the UI, the event log and process lists. Only credentials that an executor cannot get on its own are sent: keys
-from the driver's environment, a profile, a login. The role of the driver's machine or pod is not sent: the executors also
-have one, which is renewed while the job runs.
+**Credentials** are sent to the Python workers in a way that is not logged: in the environment that Spark sends with
+each Python function and its code, from the driver to the executors. Spark settings, a data source's options and command
+lines would appear in the UI, the event log and process lists. Only credentials that an executor cannot get on its own
+are sent: keys from the driver's environment, a profile or a login. The role of the driver's machine or pod is not sent,
+since the executors also have a role, which is renewed while the job runs.
 
-**Handles** stay from one task to the next, so that a replayed journal only has to catch up. A planner's process lives as
-long as its query, and an executor's worker lives for many tasks. A worker keeps two journals, which bounds its memory.
+**Handles** are kept from one task to the next, so that a replayed journal only has to catch up. A planner's process
+lasts as long as its query, and an executor's worker lasts for many tasks. A worker keeps two journals, which bounds its
+memory.
 """
 
 from __future__ import annotations
@@ -26,22 +27,24 @@ from l0gc.storage.s3 import S3Store
 from l0gc.streamlog.cluster import ClusterHandles
 
 _THREADS: Final = 32
-"""The threads for the requests of one task."""
+"""The number of threads for the requests of one task."""
 _CLUSTERS_KEPT: Final = 2
 _JOURNALS_KEPT: Final = 2
 _ROLES: Final = {"iam-role", "container-role", "assume-role-with-web-identity"}
 """boto3's names for credentials that come with a machine, a container or a pod."""
 
 CORES: Final = "L0GC_SPARK_CORES"
-"""The variable that holds the number of the executors' cores for the process in which Spark plans."""
+"""The variable with the number of the executors' cores, for the process in which Spark plans."""
 _SENT: Final = "L0GC_DRIVER_CREDENTIALS"
 _NO_TOKEN: Final = ""
-"""Set so that an executor's own token is not combined with one of these keys."""
+"""The value that keeps an executor's own token from being combined with the driver's keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterAddress:
-    """The bucket's address as the executors see it, and the cluster that must be in it; None accepts any. No secret."""
+    """The bucket's address as seen by the executors, and the cluster that must be in it; None accepts any cluster. It
+    contains no secret.
+    """
 
     config: StoreConfig
     cluster_id: str | None = None
@@ -49,10 +52,11 @@ class ClusterAddress:
 
 @lru_cache(maxsize=_CLUSTERS_KEPT)
 def cluster_at(address: ClusterAddress) -> ClusterHandles:
-    """Return the cluster, for all tasks of a process.
+    """Return the cluster that all tasks of a process share.
 
-    It resolves credentials as boto3 does: from the environment, where the driver may have put its own (`for_executors`),
-    from a profile, or from the role of its machine. Where the driver has put its own, a profile has no effect.
+    It looks up credentials as boto3 does: from the environment, in which the driver may have put its own
+    (`for_executors`), from a profile, or from the role of its machine. If the driver has put its own there, a profile
+    has no effect.
     """
     config = replace(address.config, profile=None) if _SENT in os.environ else address.config
     return ClusterHandles(
@@ -66,24 +70,24 @@ def cluster_at(address: ClusterAddress) -> ClusterHandles:
 
 @cache
 def leave_out_of_collections() -> None:
-    """Exclude existing objects from this process's garbage collections from now on.
+    """Exclude existing objects from later garbage collections of this process.
 
-    Spark's processes run a full collection after each task and each plan, which takes 25 ms of CPU for the modules of
-    l0gc, boto3 and Arrow alone.
+    Spark's processes run a full collection after each task and each plan, which takes 25 ms of CPU time for the modules
+    of l0gc, boto3 and Arrow alone.
     """
     gc.collect()
     gc.freeze()
 
 
 def for_executors(store: S3Store, send: bool | None = None) -> dict[str, str]:
-    """Return the variables that give the executors the driver's access; none if they use their own.
+    """Return the variables that give the executors the driver's access; none if they use their own access.
 
     Args:
-        send: whether to send credentials; by default only those that do not come with the machine.
+        send: whether to send credentials; by default, only those that do not come with the machine are sent.
 
     Raises:
-        AccessDeniedError: they are to be sent, but none were found.
-        StoreError: they cannot be renewed.
+        AccessDeniedError: credentials should be sent, but none were found.
+        StoreError: the credentials cannot be renewed.
     """
     if send is False:
         return {}

@@ -1,8 +1,7 @@
-"""Manage the jobs that l0gc starts in a session, which a tag separates from the program's own.
+"""Manage the jobs that l0gc starts in a session; a tag separates them from the program's own jobs.
 
-A session may be the user's, with other jobs in it. Only jobs with l0gc's tag are counted, shown and cancelled. Spark
-keeps tags for each thread: with pyspark's pinned threads, the default, exactly the jobs that a thread starts have its
-tags.
+The session may belong to the user and run other jobs. Only jobs with l0gc's tag are counted, shown and cancelled. Spark
+keeps tags per thread: with pyspark's pinned threads, the default, exactly the jobs that a thread starts have its tags.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from pyspark import SparkContext, SparkStageInfo
 from pyspark.errors import PySparkException
 
 JOB_ERRORS: Final = (PySparkException, Py4JError, ConnectionRefusedError, ConnectionResetError)
-"""The exceptions of a failed Spark job: from Python, from Java, or because Java has ended."""
+"""The exceptions of a failed Spark job, which come from Python, from Java, or from the end of Java."""
 _NUMBERS: Final = itertools.count()
 
 
 class Jobs:
-    """Some of l0gc's jobs: those that are started inside `tagged`."""
+    """The jobs of l0gc that are started inside `tagged`."""
 
     def __init__(self, context: SparkContext) -> None:
         self._context: Any = context
@@ -40,16 +39,16 @@ class Jobs:
             interrupted = True
             raise
         finally:
-            if not interrupted:  # otherwise the thread's connection to Java waits for the job's answer
-                with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job reports it
+            if not interrupted:  # after an interrupt, the thread's connection to Java waits for the job's answer
+                with suppress(*JOB_ERRORS, AttributeError):  # if Java has ended, the job reports it
                     self._context.removeJobTag(self._tag)
 
     def cancel(self) -> None:
-        """Cancel the running ones, and no other job of the session."""
+        """Cancel those of these jobs that are running, and no other job of the session."""
         self._context.cancelJobsWithTag(self._tag)
 
     def active_stages(self) -> list[SparkStageInfo]:
-        """Return the stages that are running; a stage that has just ended is left out."""
+        """Return the running stages, without a stage that has just ended."""
         tracker = self._context.statusTracker()
         tagged = set(self._context._jsc.sc().statusTracker().getJobIdsForTag(self._tag))
         jobs = [tracker.getJobInfo(job) for job in tracker.getActiveJobsIds() if job in tagged]

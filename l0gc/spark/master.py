@@ -1,6 +1,6 @@
-"""Find out which master a session uses and whether it answers, and whether Spark could start here, without pyspark.
+"""Find out, without pyspark, which master a session uses, whether it answers, and whether Spark could start here.
 
-Spark tries a standalone master for a minute before it gives up; a single connection shows the same at once.
+Spark tries to reach a standalone master for a minute before it gives up; a single connection shows the same at once.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def has_java() -> bool:
 
 
 def has_user() -> bool:
-    """Return whether this process's user has a name. Java and Hadoop fail without one, for example in OpenShift's
-    containers.
+    """Return whether this process's user has a name. Without a name, for example in OpenShift's containers, Java and
+    Hadoop fail.
     """
     try:
         return bool(pwd.getpwuid(os.geteuid()).pw_name)
@@ -51,10 +51,10 @@ def is_local(master: str) -> bool:
 
 
 def cores_named(master: str, conf: Mapping[str, str], machine: int) -> int | None:
-    """Return how many tasks Spark runs at once there, if the master and the settings determine it.
+    """Return how many tasks Spark runs at once on a master, if the master's URL and the settings determine it.
 
     Args:
-        machine: the cores of this machine.
+        machine: the number of cores of this machine.
     """
     if is_local(master):
         number = master.removeprefix("local").strip("[]").partition(",")[0]
@@ -69,14 +69,14 @@ def cores_named(master: str, conf: Mapping[str, str], machine: int) -> int | Non
 
 
 def check_master(master: str) -> None:
-    """Connect to a standalone master; one of several (`spark://a:7077,b:7077`) is enough. Other masters are not
-    checked.
+    """Check that a standalone master accepts connections; one of several (`spark://a:7077,b:7077`) is enough. Other
+    kinds of masters are not checked.
 
     Raises:
-        UsageError: a standalone master's URL without host and port, or a server of Spark Connect.
-        L0gcError: none of them accepts connections.
+        UsageError: the URL of a standalone master lacks a host and a port, or the master is a server of Spark Connect.
+        L0gcError: none of the masters accepts connections.
     """
-    if master.startswith(_CONNECT):  # it may have a token
+    if master.startswith(_CONNECT):  # the URL may contain a token
         raise UsageError(f"{CONNECT_CANNOT} (--master {_CONNECT}…): name the cluster itself, or use --engine local")
     if not master.startswith(STANDALONE):
         return

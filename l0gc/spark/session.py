@@ -1,5 +1,5 @@
-"""Provide the Spark session that the jobs run in: an existing one, that of spark-submit, a cluster's, or a quiet local
-one.
+"""Provide the Spark session in which the jobs run: an existing one, that of spark-submit, one on a cluster, or a quiet
+local one.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ from l0gc.spark.master import (
 _log: Final = logging.getLogger(__name__)
 
 _SHORT_JOBS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""A driver that lives a few seconds on a few cores should compile less, not better: that saves a third of the CPU.
-Executors of a cluster are not affected; with a local master, `--conf` overrides it for long jobs.
+"""The Java options of a driver that lasts a few seconds on a few cores. Less compilation saves a third of the CPU time.
+Executors of a cluster are not affected; with a local master, `--conf` overrides the options for long jobs.
 """
 
 _JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _OF_CLUSTERS: Final = {
     "spark.eventLog.enabled": "false",  # its folder may not exist on this machine
-    "spark.kryo.registrationRequired": "false",  # nobody has registered the classes of l0gc's jobs
-    "spark.task.cpus": "1",  # with a larger number, no task would start with fewer cores
+    "spark.kryo.registrationRequired": "false",  # the classes of l0gc's jobs are not registered
+    "spark.task.cpus": "1",  # a task that needs more cores than there are would not start
 }
-"""Settings of a job on a local master. Those of spark-defaults.conf are meant for a cluster, and would break the job."""
+"""Settings of a job on a local master. The settings in spark-defaults.conf are for a cluster, and would break the job.
+"""
 
 
 def get_session(
@@ -57,14 +58,14 @@ def get_session(
     """Return a session for `app`.
 
     Args:
-        master: the cluster; by default that of spark-submit, else all local cores.
+        master: the cluster; by default, that of spark-submit, or else all local cores.
         conf: further Spark settings.
         verbose: let Spark log warnings to stderr.
 
     Raises:
-        L0gcError: Java 17 or newer was not found, this process's user has no name, or no standalone master answers at that
-            URL.
-        UsageError: the session cannot be started with these settings, or in these surroundings.
+        L0gcError: Java 17 or newer was not found, this process's user has no name, or the standalone master does not
+            answer.
+        UsageError: the session cannot be started with these settings, or on this machine.
     """
     if not has_java():
         raise L0gcError(
@@ -117,7 +118,7 @@ def get_session(
             return spark
     except Py4JJavaError as e:
         said = str(e.java_exception.getMessage()).partition("\n")[0]
-        if settings["spark.master"].startswith(STANDALONE):  # Spark tried to connect for a minute
+        if settings["spark.master"].startswith(STANDALONE):  # Spark has tried to connect for a minute
             raise L0gcError(
                 f"no master of Spark {pyspark.__version__} answers at {settings['spark.master']} ({said}); "
                 "run it with -vv for Java's output"
@@ -128,7 +129,7 @@ def get_session(
 
 
 def stop(spark: SparkSession) -> None:
-    """Stop the session; if its Java has gone, do nothing."""
+    """Stop the session. If its Java has ended, do nothing."""
     if SparkContext._gateway is None:
         return
     with suppress(Py4JError, ConnectionError), _no_word_of_javas_end():
@@ -139,16 +140,18 @@ def _submitted() -> dict[str, str]:
     """Return the settings passed to spark-submit, which take precedence over l0gc's own."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}
-    SparkContext._ensure_initialized()  # connects to the Java process that spark-submit started, which has them
+    SparkContext._ensure_initialized()  # connects to the Java that spark-submit started, which has the settings
     given = dict(SparkConf().getAll())
-    if given.get("spark.app.name") == Path(sys.argv[0]).name:  # nobody's choice
+    if given.get("spark.app.name") == Path(sys.argv[0]).name:  # Spark's default, which the user has not chosen
         del given["spark.app.name"]
     return given
 
 
 @contextmanager
 def _no_word_of_javas_end() -> Iterator[None]:
-    """Suppress pyspark's warning when it stops a session whose Java has gone, or a signal ends it as it starts."""
+    """Suppress pyspark's warning when it stops a session whose Java has ended, or when a signal ends Java during its
+    start.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
         yield
@@ -156,7 +159,7 @@ def _no_word_of_javas_end() -> Iterator[None]:
 
 @contextmanager
 def _without_connect(master: str, *, said: bool) -> Iterator[None]:
-    """Hide from pyspark and Java that the user's own programs use Spark Connect; log a warning if `said`."""
+    """Hide from pyspark and Java that the user's own programs use Spark Connect. Log a warning if `said`."""
     hidden = {name: os.environ.pop(name) for name in ("SPARK_REMOTE", "SPARK_API_MODE") if name in os.environ}
     if "SPARK_REMOTE" in hidden and said:
         _log.warning(
@@ -170,7 +173,7 @@ def _without_connect(master: str, *, said: bool) -> Iterator[None]:
 
 @contextmanager
 def _own_ctrl_c() -> Iterator[None]:
-    """Restore Ctrl-C's handler afterwards: Spark's own handler talks to Java in the middle of an answer."""
+    """Restore Ctrl-C's handler afterwards, since Spark's handler sends requests to Java in the middle of an answer."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

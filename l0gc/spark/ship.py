@@ -1,8 +1,8 @@
-"""Prepare a cluster's executors for l0gc: send them the package, and check that they have what it needs.
+"""Prepare a cluster's executors for l0gc: send the package to them, and check that they have its requirements.
 
-The package is sent as a zip of its source, first on the path of each Python worker, so executors never run another
-version than the driver. Libraries with machine code cannot be sent that way. A small job checks the first workers, and
-one sentence names what is missing before any work begins.
+The package is sent as a zip of its source, which is first on the path of each Python worker, so executors always run
+the driver's version. Libraries with machine code cannot be sent in this way. A small job checks the first workers, and
+one sentence names missing packages before any work begins.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ MODULES: Final = {
     "pyarrow": "pyarrow",
     "zstandard": "zstandard",
 }
-"""The packages that executors need besides pyspark, which Spark provides, and the module of each."""
+"""The packages that executors need, except pyspark, which Spark provides, and the module of each package."""
 
 PATIENCE_S: Final = 300.0
 """How long a cluster may take to start the first task."""
 SILENCE_S: Final = 20.0
-"""After this long without an executor, a warning explains the wait."""
+"""How long there may be no executor before a warning explains the wait."""
 
 _ENTRY_POINTS: Final = ("l0gc.spark.workers", "l0gc.streamlog.level_one.reconcile", "l0gc.collect.sweep")
 _ZIP_TIME: Final = (1980, 1, 1, 0, 0, 0)
@@ -68,23 +68,23 @@ _REASON: Final = re.compile(r"(?:[\w.]+\.)?\w+(?:Error|Exception): .+")
 
 
 class WorkerCheck(NamedTuple):
-    """The packages of one Python worker, with versions or None, and what kept l0gc from being imported."""
+    """The packages of one Python worker, with their versions or None, and the error of importing l0gc."""
 
     versions: Mapping[str, str | None]
     problem: str = ""
 
 
 def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool | None) -> None:
-    """Send the package and credentials to the executors, and check that they can work.
+    """Send the package and credentials to the executors, and check that they can do l0gc's work.
 
-    With a local master nothing is sent: its workers are this interpreter, unless another one was chosen.
+    With a local master, nothing is sent, since its workers use this interpreter, unless another one was chosen.
 
     Args:
-        config: names the profile whose credentials are sent.
+        config: the configuration with the profile whose credentials are sent.
         send_credentials: see `for_executors`.
 
     Raises:
-        L0gcError: they cannot work, and why.
+        L0gcError: the executors cannot do the work; the message gives the reason.
         AccessDeniedError, StoreError: see `for_executors`.
     """
     context = spark.sparkContext
@@ -104,10 +104,11 @@ def make_ready(spark: SparkSession, config: StoreConfig, send_credentials: bool 
 
 @functools.cache
 def package_zip() -> Path | None:
-    """Return the installed l0gc as a zip, identical for identical sources, removed when this process ends.
+    """Return the installed l0gc as a zip, which is removed when this process ends. The zip is identical for identical
+    sources.
 
-    It is always the same file, since Spark refuses another one of that name in the same session. None if l0gc was itself
-    imported from a zip: `spark-submit --py-files` has sent it already.
+    It is always the same file, since Spark refuses a different one with that name in the same session. Return None if
+    l0gc itself was imported from a zip, which `spark-submit --py-files` has already sent.
     """
     root = Path(l0gc.__file__).parent
     if not root.is_dir():
@@ -121,7 +122,9 @@ def package_zip() -> Path | None:
 
 
 def unfit(driver: Mapping[str, str], looks: Iterable[WorkerCheck]) -> str:
-    """Return one sentence on the difference that keeps these workers from doing the driver's work; empty without one."""
+    """Return a sentence about the difference that keeps these workers from doing the driver's work; empty if they can
+    do it.
+    """
     for look in looks:
         missing = sorted(name for name in driver if look.versions.get(name) is None)
         if missing:
@@ -140,7 +143,9 @@ def _major(version: str) -> str:
 
 
 def _looks(spark: SparkSession) -> list[WorkerCheck]:
-    """Return what the workers have that take these tasks; usually all of a cluster's executors have the same Python."""
+    """Return the packages of the workers that take a few tasks; usually, all executors of a cluster have the same
+    Python.
+    """
     sc = spark.sparkContext
     slots = sc.defaultParallelism
     jobs, ended, late = Jobs(sc), threading.Event(), threading.Event()
@@ -149,7 +154,7 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
         return any(s.numActiveTasks or s.numCompletedTasks for s in jobs.active_stages())
 
     def watch() -> None:
-        """Warn that there is no executor, and later give up."""
+        """Warn if there is no executor, and give up later."""
         with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job reports it
             if ended.wait(SILENCE_S) or has_begun():
                 return
@@ -163,10 +168,10 @@ def _looks(spark: SparkSession) -> list[WorkerCheck]:
     thread = threading.Thread(target=watch, name="l0gc-executors", daemon=True)
     thread.start()
     try:
-        # As the jobs do it, so that they find these workers warm.
+        # This runs like the jobs, so that these workers are warm for them.
         with jobs.tagged():
             looks = sc.parallelize(range(slots), slots).map(_versions_reader()).collect()
-    except (PySparkException, Py4JJavaError) as e:  # errors in Python, and errors before Python started
+    except (PySparkException, Py4JJavaError) as e:  # errors in Python, or before Python started
         if late.is_set():
             raise L0gcError(
                 f"the Spark cluster {sc.master} gave no executor within {PATIENCE_S:g} s: {asked_and_offered(sc)}"
@@ -204,7 +209,7 @@ def _versions_reader() -> Callable[[int], tuple[Mapping[str, str | None], str]]:
 
 
 def why(message: str) -> str:
-    """Return why workers cannot start, in one sentence taken from Spark's message."""
+    """Return why workers cannot start, as one sentence, from Spark's message."""
     if m := _VERSIONS.search(message):
         return f"the Spark executors run Python {m[1]} and the driver {m[2]}, which must be the same: {_REMEDY}"
     if m := _NO_PROGRAM.search(message):

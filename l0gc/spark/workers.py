@@ -1,8 +1,8 @@
-"""Run work on the executors of a Spark session, by the same functions as `storage/workers.py` in this process.
+"""Run work on the executors of a Spark session, by the functions that `storage/workers.py` runs in this process.
 
-Parts are sent and results returned pickled, by plain RDDs: data frames would give the same results, but Java takes two
-seconds to load and compile their planner. Large results are merged by executors first. A task may run twice, or its
-executor die; the work must tolerate both.
+Plain RDDs send pickled parts and return pickled results: data frames would give the same results, but Java takes two
+seconds to load and compile their planner. Executors merge large results first. A task may run twice, or its executor
+may die; the work must tolerate both.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ A = TypeVar("A")
 B = TypeVar("B")
 
 TASKS_PER_CORE: Final = 4
-"""More tasks than cores, so that a slow one does not delay the rest, but not so many that their start matters."""
+"""The number of tasks per core: more than one, so that a slow task does not delay the rest, but not so many that their
+start matters.
+"""
 _FEW: Final = 16
-"""Up to this many results the driver merges all: a shuffle takes longer than the rest of the job on a small bucket."""
+"""The number of results up to which the driver merges all of them. For a small bucket, a shuffle takes longer than the
+rest of the job.
+"""
 _LOOK_EVERY_S: Final = 1.0
 _FULL: Final = os.strerror(errno.ENOSPC)
 _OF_A_QUERY: Final = "\n=== Streaming Query ==="
@@ -47,9 +51,9 @@ class SparkWorkers:
     """Runs work on the executors of a session.
 
     Args:
-        address: where the bucket is, as the executors see it.
-        progress: called every second with the last message and the numbers of finished and of all tasks, as Spark counts
-            them.
+        address: the address of the bucket, as seen by the executors.
+        progress: called every second with the last message, and with the numbers of finished and of all tasks, as
+            counted by Spark.
     """
 
     engine: Final = SPARK
@@ -75,7 +79,7 @@ class SparkWorkers:
             done = self.map(work, parts)
             return functools.reduce(merge, done) if done else None
         with self._job():
-            # In two steps: the driver merges about as many results as the square root of the tasks.
+            # Merging in two steps leaves the driver about as many results as the square root of the number of tasks.
             return self._sent(work, parts).treeReduce(merge)
 
     def flow(self, parts: Sequence[Any], *stages: Stage) -> list[Any]:
@@ -101,14 +105,14 @@ class SparkWorkers:
 
     @contextmanager
     def _job(self) -> Iterator[None]:
-        """Wrap a job: report its progress, and raise what its tasks raise."""
+        """Wrap a job: report its progress, and raise the errors of its tasks."""
         ended = threading.Event()
 
         def follow() -> None:
             while not ended.wait(_LOOK_EVERY_S):
-                with suppress(*JOB_ERRORS, AttributeError):  # if Java has gone, the job reports it
+                with suppress(*JOB_ERRORS, AttributeError):  # if Java has ended, the job reports it
                     if self._cancelled.is_set():
-                        self._jobs.cancel()  # again: the job may have begun after the first time
+                        self._jobs.cancel()  # again, since the job may have begun after the first time
                     active = self._jobs.active_stages()
                     if active and not ended.is_set():
                         done, total = sum(s.numCompletedTasks for s in active), sum(s.numTasks for s in active)
@@ -129,11 +133,11 @@ def _in_workplace(address: ClusterAddress, work: Callable[[ClusterHandles, Any],
 
 
 def cause_of(error: BaseException) -> errors.L0gcError:
-    """Return, for one of `JOB_ERRORS`, the error that an executor's l0gc raised, or an `L0gcError` on what failed.
+    """Return, for one of `JOB_ERRORS`, the error that l0gc raised in an executor, or an `L0gcError` about the failure.
 
     Raises:
-        KeyboardInterrupt: a signal ended the job. pyspark then sends Java one more message on a connection in the middle
-            of an answer, or closes one that was never opened, and that failure hides the signal.
+        KeyboardInterrupt: a signal ended the job. pyspark then sends Java one more message on a connection in the
+            middle of an answer, or closes a connection that was never opened, and this failure hides the signal.
     """
     behind = error.__context__
     while behind is not None:
@@ -168,7 +172,7 @@ def cause_of(error: BaseException) -> errors.L0gcError:
 
 @contextmanager
 def raising_causes() -> Iterator[None]:
-    """Raise a failure in the block as `cause_of` explains it."""
+    """Raise a failure in the block as the error of `cause_of`."""
     try:
         yield
     except JOB_ERRORS as e:

@@ -1,1 +1,1 @@
-"""Tables: a topic's L1 objects, without a copy, as an Iceberg table that every engine can read."""
+"""Present a topic's L1 objects, without copying them, as an Iceberg table that every engine can read."""

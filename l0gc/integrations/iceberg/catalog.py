@@ -1,6 +1,6 @@
-"""Open, create and check tables in their catalog: their schema, and the meaning of a catalog's errors.
+"""Open, create and check tables in their catalog, define their schema, and translate a catalog's errors.
 
-Each answer of a catalog has a time limit, since PyIceberg would wait for ever.
+Each answer of a catalog has a time limit, since PyIceberg itself would wait for ever.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ ANSWER_SECONDS: Final = 120.0
 OWNER: Final = "l0gc.cluster-id"
 CLUSTER_URL: Final = "l0gc.url"
 REVISION: Final = "l0gc.revision"
-"""The table's properties that identify its owner; a snapshot's summary repeats them."""
+"""The table's properties that identify its owner. The summary of each snapshot repeats them."""
 VALUES: Final = "l0gc.value-schema"
-"""The property with the number of the value schema whose columns the table has."""
+"""The property with the number of the value schema that determines the table's columns."""
 VERSIONS_KEPT: Final = 10
 """How many older metadata files a table names."""
 
@@ -83,15 +83,17 @@ SCHEMA: Final = Schema(
     _column("create_time", TimestamptzType(), required=False),
     _column("headers", _HEADERS, required=False),
 )
-"""In order of the ids, which catalogs give out anew, in this order. Objects of older versions lack the column `partition`:
-as Iceberg's rules for such columns have it, readers take it from the list of files, and PyIceberg only if it is optional."""
+"""l0gc's own columns, in order of their ids, since catalogs assign ids anew in this order. Objects of older versions
+lack the column `partition`. By Iceberg's rules, readers take its value from the list of files; PyIceberg does so only
+if it is optional.
+"""
 SPEC: Final = PartitionSpec(
     PartitionField(source_id=FIELD_IDS["partition"], field_id=1000, transform=IdentityTransform(), name="partition")
 )
 
 
 def schema_with(schema: ValueSchema, number: int) -> Schema:
-    """Return a table's schema of that number: l0gc's own columns, and those of a value schema, with the ids of L1
+    """Return a table's schema with this number: l0gc's own columns and those of a value schema, with the ids of L1
     objects.
     """
     columns = fields_json([replace(c, name=c.column) for c in schema.columns])
@@ -101,14 +103,14 @@ def schema_with(schema: ValueSchema, number: int) -> Schema:
 
 
 def evolve(table: Table, schema: ValueSchema) -> None:
-    """Give a table the columns of a value schema, unless it has these or later ones.
+    """Give a table the columns of a value schema, unless it has these or those of a later one.
 
-    They keep their ids. PyIceberg's own ways to create a table, or to add a column, give new ones, by which every reader
-    would find nothing but nulls in L1 objects.
+    The columns keep their ids. PyIceberg's own functions to create a table or add a column assign new ids, with which
+    every reader would find only nulls in L1 objects.
 
     Raises:
         CommitFailedException: the table was changed since it was loaded; nothing was committed.
-        SafetyError: it has other columns than that value schema.
+        SafetyError: the table has other columns than its value schema.
     """
     number = int(table.properties.get(VALUES, 0))
     next_schema = schema_with(schema, 1 + max(s.schema_id for s in table.metadata.schemas))
@@ -143,8 +145,9 @@ class PatientCatalog:
 
 
 def answered(call: Callable[[], Any]) -> Any:
-    """Return the call's result, or raise its error. Raises `StoreTimeoutError` if it takes too long; it may still have an
-    effect."""
+    """Return the call's result, or raise its error. Raises `StoreTimeoutError` if the call takes too long; it may still
+    take effect.
+    """
     outcome: list[Any] = []
 
     def run() -> None:
@@ -165,11 +168,11 @@ def answered(call: Callable[[], Any]) -> Any:
 
 
 def open_catalog(name: str, store: ObjectStore) -> Catalog:
-    """Return PyIceberg's catalog of that name.
+    """Return PyIceberg's catalog with this name.
 
     Raises:
         NotFoundError, UsageError: see `catalog_properties`.
-        StoreError: it does not answer, or refuses.
+        StoreError: the catalog does not answer, or refuses.
     """
     given = catalog_properties(name, store)
     with explained(name):
@@ -178,12 +181,12 @@ def open_catalog(name: str, store: ObjectStore) -> Catalog:
 
 @contextmanager
 def explained(name: str) -> Iterator[None]:
-    """Turn an error of a catalog, or of its warehouse, into one of ours.
+    """Turn an error of a catalog or its warehouse into an error of l0gc.
 
     Raises:
-        AccessDeniedError: it refuses.
-        AmbiguousWriteError: it is unknown whether it committed.
-        StoreError: anything else. A conflict is raised unchanged.
+        AccessDeniedError: the catalog or the warehouse denies access.
+        AmbiguousWriteError: it is unknown whether the catalog committed.
+        StoreError: any other error. A conflict is raised unchanged.
     """
     try:
         yield
@@ -218,16 +221,16 @@ with suppress(ImportError):
 
 def _sentence(e: Exception) -> str:
     """Return the first line of an error's message, without parts that may be long."""
-    e = getattr(next(iter(e.args), None), "reason", e)  # the last error that urllib3 met
+    e = getattr(next(iter(e.args), None), "reason", e)  # the last error in urllib3
     lines = str(e).strip().splitlines()
     return (lines[0] if lines else type(e).__name__)[:300]
 
 
 def check_location(table: Table, spec: TopicTable) -> None:
-    """Raise `SafetyError` if the table, or a metadata file that it names, is not where it was created.
+    """Raise `SafetyError` if the table, or a metadata file that it names, is not at the location where it was created.
 
-    A program with rights on the catalog alone can make it name another table's files, which a sync would then delete
-    (hazard 32).
+    A program with access only to the catalog can make the table name another table's files, which a sync would then
+    delete (hazard 32).
     """
     folder = metadata_folder(table)
     files = [table.metadata_location, *(old.metadata_file for old in table.metadata.metadata_log)]
@@ -244,7 +247,7 @@ def metadata_folder(table: Table) -> str:
 
 
 def create_in_catalog(catalog: Catalog, spec: TopicTable, cluster_id: str, url: str) -> Table:
-    """Return the table in its catalog: create it if it does not exist, and otherwise check it as `load_table` does."""
+    """Return the table in its catalog. Create it if it does not exist; otherwise check it as `load_table` does."""
     from pyiceberg.table import TableProperties as P
 
     properties = {
@@ -264,13 +267,13 @@ def create_in_catalog(catalog: Catalog, spec: TopicTable, cluster_id: str, url: 
 
 
 def load_table(catalog: Catalog, spec: TopicTable, cluster_id: str, url: str) -> Table:
-    """Return the table as its catalog has it now.
+    """Return the table as it currently is in its catalog.
 
     Raises:
-        NotFoundError: it does not exist.
-        UsageError: it was not created by l0gc.
+        NotFoundError: the table does not exist.
+        UsageError: l0gc did not create the table.
         ClusterMismatchError: see `check_owner`.
-        SafetyError: its columns, or how it is partitioned, are not what l0gc made them; see `check_location`, too.
+        SafetyError: its columns or its partitioning are not those that l0gc gave it; see `check_location`, too.
     """
     with explained(spec.catalog):
         try:

@@ -1,9 +1,10 @@
-"""Commit a table's snapshots: which L1 objects one names, the next one, and the end of old metadata files.
+"""Read the L1 objects that a table's snapshot names, commit the next snapshot, and delete old metadata files.
 
-A snapshot names its objects in manifests, the oldest first. A manifest without dropped objects stays unchanged; another
-is rewritten in its place without them; small ones are sometimes combined. Objects of one age are together, since merge
-drops new ones and retention old ones. So a sync reads and writes about as much as has changed, and the number of
-manifests stays bounded. Nothing here copies, reads or deletes a data object.
+A snapshot names its objects in manifests, the oldest first. A manifest without dropped objects stays unchanged; a
+manifest with dropped objects is rewritten in its place without them; small ones are sometimes combined. Objects of a
+similar age are together, since merges drop new objects and retention drops old ones. A sync thus reads and writes about
+as much as has changed, and the number of manifests stays bounded. This module does not copy, read or delete data
+objects.
 """
 
 from __future__ import annotations
@@ -40,22 +41,24 @@ from l0gc.streamlog.level_one.parquet import FIELD_IDS
 MANIFEST_FILES: Final = 2048
 """The largest number of objects in a manifest: some 300 KiB."""
 READ_FIRST: Final = 4
-"""How many manifests are read first to find dropped objects; then twice as many each time."""
+"""How many manifests are read first to find dropped objects. Each further group has twice as many."""
 SMALL_MANIFESTS: Final = 16
-"""When this many manifests have each less than half of that, they are combined."""
+"""The number of small manifests at which they are combined. A small manifest has less than half of `MANIFEST_FILES`
+objects.
+"""
 _BOUND_LENGTH: Final = 16
-"""The characters of a text in a bound, as Iceberg's `truncate(16)` has them by default."""
+"""The number of characters of a text in a bound, as in Iceberg's default, `truncate(16)`."""
 _SURROGATES: Final = 0xD800
 _SURROGATES_END: Final = 0xE000
 _METADATA: Final = re.compile(r"[^/]+(\.metadata\.json|-m[0-9]+\.avro)|snap-[^/]+\.avro")
-"""The names of the files that PyIceberg, and this module, write about a table."""
+"""The names of metadata files that PyIceberg and this module write."""
 
 Entries = dict[str, ManifestEntry]
 """The entries of a manifest, by the path of the object."""
 
 
 class Statistics(NamedTuple):
-    """A manifest's facts about an object's columns, by their ids, as Iceberg stores them."""
+    """A manifest's facts about an object's columns, by their ids, in Iceberg's form."""
 
     lower_bounds: Mapping[int, bytes] = {}
     upper_bounds: Mapping[int, bytes] = {}
@@ -70,18 +73,20 @@ def path_of(url: str, p: PartitionId, row: Any) -> str:
 
 
 def typed_statistics(schema: Schema) -> Callable[[Any], Statistics]:
-    """Return a function of an L1 object's footer: the bounds of its typed columns, and of their fields outside of lists, and
-    how many nulls they have.
+    """Return a function that, for an L1 object's footer, returns the bounds and the null counts of its typed columns
+    and of their fields outside of lists.
 
-    Parquet leaves out the bounds of long texts, and PyIceberg takes those of the other row groups for those of all. So a
-    column has bounds only if each row group with values has them.
+    Parquet omits the bounds of long texts, and PyIceberg uses those of the other row groups for all of them. Therefore
+    a column gets bounds only if each row group with values has bounds.
     """
     from pyiceberg.io import pyarrow as io
 
     bounded = dict(leaf for top in schema.fields if top.field_id >= VALUE_ERROR_ID for leaf in _leaves(top))
     full, ignored = (io.match_metrics_mode(mode) for mode in ("full", "none"))
     plan = defaultdict(
-        lambda: io.StatisticsCollector(-1, StringType(), ignored, ""),  # also for columns that the schema no longer has
+        lambda: io.StatisticsCollector(
+            -1, StringType(), ignored, ""
+        ),  # also for columns that are no longer in the schema
         {field_id: io.StatisticsCollector(field_id, kind, full, "") for field_id, kind in bounded.items()},
     )
 
@@ -105,7 +110,7 @@ def typed_statistics(schema: Schema) -> Callable[[Any], Statistics]:
 
 
 def _leaves(field: NestedField) -> Iterator[tuple[int, PrimitiveType]]:
-    """Yield the ids and types of the fields that have one value for each record."""
+    """Yield the ids and types of the fields that have one value per record."""
     if isinstance(field.field_type, StructType):
         for inner in field.field_type.fields:
             yield from _leaves(inner)
@@ -114,8 +119,8 @@ def _leaves(field: NestedField) -> Iterator[tuple[int, PrimitiveType]]:
 
 
 def _ids(field: pa.Field, path: str) -> Iterator[tuple[str, int]]:
-    """Yield the paths of a field's leaves in Parquet, with the ids that the object was written with. A name alone may be
-    another column's by now.
+    """Yield the paths of a field's leaves in Parquet, with the ids with which the object was written. A name alone may
+    now belong to a different column.
     """
     if pa.types.is_struct(field.type):
         for inner in field.type:
@@ -127,22 +132,22 @@ def _ids(field: pa.Field, path: str) -> Iterator[tuple[str, int]]:
 
 
 def _text_bound(field_id: int, text: str) -> dict[int, bytes]:
-    """Return a short text that is not below another one, by the field's id; none if no short one is."""
+    """Return a short upper bound of a text, by the field's id; empty if no short text is above it."""
     if len(text) <= _BOUND_LENGTH:
         return {field_id: text.encode()}
     for last in reversed(range(_BOUND_LENGTH)):
         code = ord(text[last]) + 1
-        if code <= sys.maxunicode:  # the codes of surrogates are not characters
+        if code <= sys.maxunicode:  # surrogates, which are not characters, are skipped
             return {field_id: (text[:last] + chr(code if code != _SURROGATES else _SURROGATES_END)).encode()}
     return {}
 
 
 def data_file(path: str, row: Any, older: int | None, spec_id: int, typed: Statistics) -> DataFile:
-    """Return a manifest's record of an L1 object. The journal has all of it but what is known of the typed columns.
+    """Return a manifest's record of an L1 object. All of it is in the journal, except the statistics of typed columns.
 
     Args:
-        older: the newest timestamp of the records before it in its partition: none in it is older, since the log's time
-            never goes back.
+        older: the newest timestamp of the records before it in its partition. None of its records is older, since the
+            log's time never decreases.
     """
     base, last = int(row["base"]), int(row["last"])
     lower, upper = {FIELD_IDS["offset"]: _long(base)}, {FIELD_IDS["offset"]: _long(last)}
@@ -182,8 +187,8 @@ def _time(ms: int) -> bytes:
 def data_files(
     rows: Rows, indices: Rows, path: Callable[[Any], str], spec_id: int, typed: Sequence[Statistics]
 ) -> list[DataFile]:
-    """Return the objects at these indices of a topic's L1 rows, which include holes and are ordered by partition and
-    offset, with what is known of the typed columns of each.
+    """Return the manifest records of the objects at these indices of a topic's L1 rows, with the statistics of each
+    object's typed columns. The rows include holes and are ordered by partition and offset.
     """
     same = rows["partition"][1:] == rows["partition"][:-1]
     files = []
@@ -197,7 +202,7 @@ def data_files(
 
 
 def manifests_of(table: Table, snapshot: Snapshot | None) -> list[ManifestFile]:
-    """Return the manifests of a snapshot that name an object."""
+    """Return the manifests of a snapshot that name at least one object."""
     if snapshot is None:
         return []
     return [m for m in snapshot.manifests(table.io) if m.has_added_files() or m.has_existing_files()]
@@ -208,8 +213,8 @@ def entries_of(table: Table, manifests: Sequence[ManifestFile]) -> list[Entries]
 
 
 def _entries(io: FileIO, m: ManifestFile) -> Entries:
-    """Return the entries of a manifest. Raises `CorruptObjectError` if they are not those that its list and their own paths
-    describe: Avro has no checksum, and a sync writes them on.
+    """Return the entries of a manifest. Raises `CorruptObjectError` if they do not match its list and their own paths.
+    Avro has no checksum, and a sync would copy damaged entries.
     """
 
     def read() -> Entries:
@@ -232,7 +237,7 @@ def _entries(io: FileIO, m: ManifestFile) -> Entries:
 
 
 def ends_first(manifests: Iterable[ManifestFile]) -> Iterator[list[ManifestFile]]:
-    """Yield all of the manifests in growing groups, from both ends, where merge and retention drop objects."""
+    """Yield all manifests in growing groups, from both ends, since merges and retention drop objects there."""
     left, number = deque(manifests), READ_FIRST
     while left:
         yield [left.pop() if n % 2 else left.popleft() for n in range(min(number, len(left)))]
@@ -256,8 +261,9 @@ class Replacement(_SnapshotProducer["Replacement"]):
     """The next snapshot, with some objects added and some removed.
 
     Args:
-        manifests: those of the current snapshot.
-        read: the entries of those that were read, by their paths. Each manifest that names a dropped object must be here.
+        manifests: the manifests of the current snapshot.
+        read: the entries of the manifests that were read, by the manifests' paths. It must contain each manifest that
+            names a dropped object.
     """
 
     def __init__(
@@ -282,7 +288,7 @@ class Replacement(_SnapshotProducer["Replacement"]):
         ]
 
     def _existing_manifests(self) -> list[ManifestFile]:
-        """Return the manifests that stay, and those that replace the others."""
+        """Return the manifests that stay, and the new ones that replace the others."""
         gone = {f.file_path for f in self._deleted_data_files}
 
         def left(m: ManifestFile) -> Iterator[ManifestEntry]:
@@ -321,7 +327,7 @@ class Replacement(_SnapshotProducer["Replacement"]):
         return written
 
     def _refresh_for_retry(self) -> None:
-        """Do not continue from whatever the table has become, as PyIceberg would; everything is decided anew instead."""
+        """Refuse to continue from a changed table, as PyIceberg would; everything is decided anew instead."""
         raise failed.CommitFailedException("the table was changed by another commit")
 
 
@@ -348,13 +354,13 @@ def commit_snapshot(
     dropped: Collection[str] = (),
     expired: Collection[int] = (),
 ) -> None:
-    """Commit the next snapshot and the end of old ones at once.
+    """Commit the next snapshot and the removal of old ones together.
 
     Args:
-        summary: the next snapshot's summary; None to end snapshots alone.
+        summary: the next snapshot's summary; None to only remove snapshots.
         manifests, read: see `Replacement`.
-        added: the objects that are new; `dropped` are the paths of those that are gone.
-        expired: the ids of the snapshots that end.
+        added: the new objects; `dropped` has the paths of the removed ones.
+        expired: the ids of the snapshots to remove.
 
     Raises:
         CommitFailedException: the table was changed since it was loaded; nothing was committed.
@@ -376,7 +382,7 @@ def commit_snapshot(
 
 
 def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
-    """Return the manifest lists of the snapshots, and the manifests that these name."""
+    """Return the paths of the manifest lists of snapshots, and of the manifests that these lists name."""
     all_snapshots = list(snapshots)
     manifest_paths = ExecutorFactory.get_or_create().map(
         lambda s: [m.manifest_path for m in s.manifests(table.io)], all_snapshots
@@ -385,16 +391,16 @@ def named_by(table: Table, snapshots: Iterable[Snapshot]) -> set[str]:
 
 
 def metadata_files(table: Table) -> set[str]:
-    """Return the metadata files that a table names, now and in its log."""
+    """Return the metadata files that a table names: the current one, and those in its log."""
     log = {old.metadata_file for old in table.metadata.metadata_log}
     return named_by(table, table.metadata.snapshots) | {table.metadata_location} | log
 
 
 def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
-    """Delete metadata files of the table that nothing names any more; return how many there were.
+    """Delete metadata files of the table that are no longer named, and return their number.
 
     Raises:
-        SafetyError: one of them is not a metadata file of this table, or is where l0gc has its own objects.
+        SafetyError: one of the files is not a metadata file of this table, or lies in a folder of l0gc's own objects.
     """
     folder = metadata_folder(table)
     for path in paths:
@@ -403,23 +409,25 @@ def end_metadata(table: Table, paths: Collection[str], url: str) -> int:
             raise SafetyError(f"{path} is not a metadata file of the table at {table.location()}, and was not deleted")
     io, deleted = table.io, 0
     for path in paths:
-        with suppress(FileNotFoundError):  # the catalog, or another sync, was first
+        with suppress(FileNotFoundError):  # the catalog or another sync has already deleted it
             io.delete(path)
             deleted += 1
     return deleted
 
 
 OWN: Final = ("level_zero/", "level_one/", "l0gc/")
-"""Where a cluster has its own objects, below its URL."""
+"""The folders of a cluster's own objects, relative to its URL."""
 
 
 def unnamed(table: Table, age_ms: int | None = None) -> Iterator[str]:
-    """Yield metadata files of the table that it does not name, left by a killed run.
+    """Yield metadata files in the table's folder that the table does not name, which a killed run left behind.
 
-    The table is loaded again after they were listed, so it names by then what another commit has written (hazard 32).
+    The table is loaded again after the listing, so that it then names files that another commit has written (hazard
+    32).
 
     Args:
-        age_ms: only files that were written this long before the table's current metadata, both by the warehouse's clock.
+        age_ms: yield only files that were written this long before the table's current metadata, both by the
+            warehouse's clock.
     """
     from pyarrow.fs import FileSelector
     from pyiceberg.io.pyarrow import PyArrowFileIO

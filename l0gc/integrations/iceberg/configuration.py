@@ -1,8 +1,8 @@
 """Read PyIceberg's configuration: `.pyiceberg.yaml`, and variables that begin with PYICEBERG_.
 
-Most of PyIceberg reads it when it is imported, and fails then if the file is invalid. So it is read here first, with a
-sentence about the fault. If it has no endpoint for S3, l0gc adds its own settings: its keys and its token together, or
-neither if the configuration determines who reads the warehouse.
+Most of PyIceberg reads the configuration when it is imported, and fails if the file is invalid. This module reads it
+first, and reports a fault in a sentence. If it has no endpoint for S3, l0gc adds its own settings: its keys and its
+token together, or neither if the configuration determines who reads the warehouse.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from l0gc.storage.objectstore import ObjectStore
 from l0gc.storage.s3 import S3Store
 
 _IDENTITIES = ("profile-name", "role-arn", "anonymous", "signer")
-"""The settings that identify the reader of the warehouse, besides keys."""
+"""The settings, in addition to keys, that identify the reader of the warehouse."""
 _WRONG = (config.strictyaml.YAMLError, AttributeError, ValueError)  # type: ignore[attr-defined]
 
 
@@ -30,11 +30,11 @@ def check_configuration() -> None:
 
 
 def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
-    """Return the properties to open the catalog of that name, and to reach its warehouse.
+    """Return the properties for opening a catalog and reaching its warehouse.
 
     Raises:
-        NotFoundError: the configuration does not name it.
-        UsageError: it cannot be read.
+        NotFoundError: the configuration does not name the catalog.
+        UsageError: the configuration cannot be read.
     """
     with _readable():
         configured: dict[str, Any] | None = config.Config().get_catalog_config(name)
@@ -58,7 +58,7 @@ def catalog_properties(name: str, store: ObjectStore) -> dict[str, Any]:
 
 
 def _encryption(store: ObjectStore) -> dict[str, str]:
-    """Return the properties that encrypt each file of the table, if l0gc encrypts its own."""
+    """Return the properties that encrypt each file of a table, if l0gc encrypts its own objects."""
     if not isinstance(store, S3Store) or store.config.sse is None:
         return {}
     key = store.config.sse_kms_key_id
@@ -67,7 +67,7 @@ def _encryption(store: ObjectStore) -> dict[str, str]:
 
 
 def _access(store: ObjectStore) -> dict[str, str]:
-    """Return l0gc's own access to the bucket, as PyIceberg's properties."""
+    """Return PyIceberg's properties for l0gc's own access to the bucket."""
     if not isinstance(store, S3Store):
         return {}
     keys = store.access.session.get_credentials()

@@ -1,8 +1,8 @@
-"""PyIceberg's files for a bucket that requires encryption on each write, which Arrow's S3 cannot request.
+"""File access of PyIceberg for a bucket that requires encryption of each write, which Arrow's S3 client cannot request.
 
-Files are read, listed and deleted as usual. A written file is buffered until it is closed, and then sent as one object by
-l0gc's own client, with the encryption that `--sse` names. A table's metadata files are small. A file whose writing failed
-is not sent.
+Files are read, listed and deleted as usual. A written file is buffered until it is closed, and then sent as one object
+by l0gc's own client, with the encryption of `--sse`. A table's metadata files are small. A file is not sent if writing
+it failed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SSE_KEY: Final = "l0gc.sse-kms-key-id"
 
 
 class EncryptedFileIO(PyArrowFileIO):
-    """The class that the property `py-io-impl` names."""
+    """The file access that the property `py-io-impl` names."""
 
     def __init__(self, properties: dict[str, str]) -> None:
         super().__init__(properties)
@@ -38,7 +38,7 @@ class EncryptedFileIO(PyArrowFileIO):
         return _EncryptedFile(file, lambda body: self._store(bucket).put(key, body))
 
     def _store(self, bucket: str) -> S3Store:
-        """Return the bucket, with the keys that the catalog's configuration, or the catalog, has for it."""
+        """Return the store of the bucket, with the keys of the catalog's configuration or of the catalog."""
         if bucket not in self._stores:
             config = StoreConfig(
                 bucket, "", self._property("endpoint"), self._property("region"),

@@ -1,13 +1,15 @@
-"""Decides a table's sync (pure): a snapshot's summary, which snapshots end, and which objects are new or gone.
+"""Decide a table's sync (pure): a snapshot's summary, which snapshots are removed, and which objects are new or gone.
 
-What makes it safe (hazard 37):
+A sync is safe for these reasons (hazard 37):
 
-- A snapshot names only what its journals listed at one offset each, so a merge's output never stands next to its input. Its
-  summary records these places, the cluster, its URL, and the topic. Where they differ, nothing is done.
-- Before the journals are read, a pin of L1 has taken effect, and the summary names it. What a journal drops later counts
-  with the pin's epoch or a later one, so vacuum leaves it while the pin lives. Neighbouring snapshots share a pin.
-- A pin is deleted only when no kept snapshot names it, and a snapshot whose pin has ended is not kept. A sync uses the pin
-  of the current snapshot or takes a new one, and commits only if the table is as it was when that was decided.
+- A snapshot names only objects that each journal listed at one offset, so a merge's output never appears next to its
+  input. The snapshot's summary records these places, the cluster, its URL, and the topic. If they differ from the
+  current ones, nothing is done.
+- Before the journals are read, a pin of L1 has taken effect, and the summary names it. Objects that a journal drops
+  later have the pin's epoch or a later one, so a vacuum keeps them while the pin lasts. Neighbouring snapshots share a
+  pin.
+- A pin is deleted only if no kept snapshot names it, and a snapshot whose pin has ended is not kept. A sync uses the
+  pin of the current snapshot or creates a new one, and commits only if the table has not changed since that decision.
 """
 
 from __future__ import annotations
@@ -27,26 +29,28 @@ from l0gc.streamlog.journal.rows import NAME, Rows, name_low, name_sum
 from l0gc.streamlog.tables import PINS_FOR_EACH_LIFE, UNSYNCED_MS
 
 PENDING_MS: Final = 3_600_000
-"""A pin that no snapshot has named for this long belongs to a sync that died, or whose commit failed."""
+"""How long a new pin may have no snapshot before it counts as left by a sync that died or whose commit failed."""
 UNTHINNED_MS: Final = 3_600_000
-"""All snapshots are kept for this long after they were replaced, unless `--keep-snapshots` is shorter."""
+"""How long all replaced snapshots are kept, unless `--keep-snapshots` is shorter."""
 SLOTS: Final = 96
-"""The number of slots in `--keep-snapshots`, each of which keeps one of its older snapshots."""
+"""The number of slots in `--keep-snapshots`. In each slot, one of the older snapshots is kept."""
 THINNED: Final = 50
-"""How many superfluous snapshots end together: each time, the files that they share with others have to be looked up."""
+"""How many superfluous snapshots are removed together, since each removal has to look up files that they share with
+others.
+"""
 NOTE: Final = "l0gc"
-"""The key in a snapshot's summary."""
+"""The key of l0gc's note in a snapshot's summary."""
 
 
 class SnapshotNote(msgspec.Struct, frozen=True):
-    """The content of a snapshot's summary.
+    """l0gc's note in a snapshot's summary.
 
     Attributes:
-        url: where the cluster is.
-        ends: the place of the last entry of each journal's log that is in it.
-        time_ms: when, by the store's clock.
-        pin: what keeps its objects.
-        files: how many L1 objects it names, and in `names` the sum of the low halves of their names.
+        url: the URL of the cluster.
+        ends: for each journal, the place of the last entry that the snapshot includes.
+        time_ms: when the snapshot was created, by the store's clock.
+        pin: the pin that keeps its objects.
+        files: the number of L1 objects that it names; `names` is the sum of the low halves of their names.
     """
 
     cluster_id: str
@@ -63,7 +67,7 @@ class SnapshotNote(msgspec.Struct, frozen=True):
 
 
 def note_of(summary: Mapping[str, str]) -> SnapshotNote | None:
-    """Return the content of a snapshot's summary; None if l0gc did not commit it."""
+    """Return the note in a snapshot's summary; None if l0gc did not commit the snapshot."""
     try:
         return msgspec.json.decode(summary.get(NOTE, ""), type=SnapshotNote)
     except msgspec.DecodeError:
@@ -74,8 +78,8 @@ def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str, ur
     """Return the note of the table's current snapshot.
 
     Raises:
-        SafetyError: another program committed it.
-        ClusterMismatchError: it belongs to another cluster, or to another topic of that name.
+        SafetyError: another program committed the snapshot.
+        ClusterMismatchError: the snapshot belongs to another cluster, or to another topic of this name.
     """
     if note is None:
         raise SafetyError(
@@ -87,9 +91,10 @@ def check_head(note: SnapshotNote | None, table: TopicTable, cluster_id: str, ur
 
 
 def check_owner(owner: str, theirs: str, revision: int, table: TopicTable, cluster_id: str, url: str) -> None:
-    """Raise `ClusterMismatchError` if a table belongs to another cluster, a copy of it, or another topic of that name.
+    """Raise `ClusterMismatchError` if a table belongs to another cluster, to a copy of this one, or to another topic of
+    this name.
 
-    A copy of a cluster has its id, its topics and its objects' names, but not its paths.
+    A copy of a cluster has the same id, topics and names of objects, but different paths.
     """
     if owner != cluster_id:
         raise ClusterMismatchError(
@@ -111,10 +116,10 @@ def check_owner(owner: str, theirs: str, revision: int, table: TopicTable, clust
 
 
 def check_not_ahead(note: SnapshotNote, holds: Callable[[int, Place], bool], table: TopicTable) -> None:
-    """Raise `SafetyError` if a journal's log does not have the entry as of which the table has its objects.
+    """Raise `SafetyError` if a journal's log lacks the entry as of which the table lists the journal's objects.
 
     Args:
-        holds: whether a journal has the entry at a place, see `Replica.holds`.
+        holds: returns whether a journal has the entry at a place; see `Replica.holds`.
     """
     for journal, place in note.ends.items():
         if not holds(journal, place):
@@ -126,14 +131,14 @@ def check_not_ahead(note: SnapshotNote, holds: Callable[[int, Place], bool], tab
 
 
 def pin_ms(keep_ms: int) -> int:
-    """Return how long a pin of a table lives. Raises `UsageError`: snapshots cannot be kept for so long."""
+    """Return how long a table's pin lasts. Raises `UsageError` if snapshots cannot be kept for so long."""
     if not 0 <= keep_ms <= MAX_PIN_MS - 2 * UNSYNCED_MS:
         raise UsageError(f"snapshots cannot be kept for {span(keep_ms)}; use for example 1d")
     return keep_ms + keep_ms // PINS_FOR_EACH_LIFE + UNSYNCED_MS
 
 
 def is_fresh(note: SnapshotNote, pins: Mapping[str, Pin], now_ms: int, keep_ms: int) -> bool:
-    """Return whether the pin of the current snapshot may keep the next one, too."""
+    """Return whether the pin of the current snapshot can also keep the next one."""
     pin = pins.get(note.pin)
     if pin is None or pin.end_ms - pin.created_ms < pin_ms(keep_ms):
         return False
@@ -149,18 +154,19 @@ def ended_snapshots(
     now_ms: int,
     keep_ms: int,
 ) -> set[int]:
-    """Return the snapshots that end when another one follows the current one.
+    """Return the snapshots to remove when the next one follows the current one.
 
-    A snapshot ends if what it names may be gone, or if it is old. An hour after snapshots were replaced, only the first of
-    each slot (a 96th of `keep_ms`) stays, and the others end together, at least `THINNED` at a time: a table that is synced
-    each minute would otherwise have 1,440 snapshots, and each commit writes them all. The first of a slot has an older pin
-    or the same one, so the pins of the kept snapshots still hold all that was dropped since the oldest of them.
+    A snapshot is removed if its objects may be gone, or if it is old. An hour after snapshots were replaced, only the
+    first of each slot (a 96th of `keep_ms`) is kept, and the others are removed together, at least `THINNED` at a time.
+    Otherwise, a table that is synced every minute would have 1,440 snapshots, and each commit writes them all. The
+    first snapshot of a slot has the same pin as the others or an older one, so the pins of the kept snapshots still
+    keep all objects dropped since the oldest of them.
 
     Args:
-        notes: the note in each snapshot's summary, by its id; None if the snapshot is not l0gc's.
-        parents: the snapshot before each of them.
-        pins: the names of those that have not ended.
-        keep_ms: so long a snapshot can be read after another one took its place.
+        notes: the note of each snapshot, by the snapshot's id; None if l0gc did not commit it.
+        parents: the previous snapshot of each snapshot.
+        pins: the names of the pins that have not ended.
+        keep_ms: how long a snapshot can be read after it was replaced.
     """
     followed_ms = {current: now_ms}
     for at, note in notes.items():
@@ -170,7 +176,7 @@ def ended_snapshots(
     slot_ms = keep_ms // SLOTS + 1
 
     def replaced_for_ms(at: int, note: SnapshotNote) -> int:
-        # One whose follower has ended was followed within its slot.
+        # A snapshot whose successor was removed was replaced within its slot.
         return now_ms - followed_ms.get(at, note.time_ms + slot_ms)
 
     kept = {
@@ -191,8 +197,8 @@ def unused_pins(
 ) -> list[str]:
     """Return the pins that existed before the table was loaded and that no kept snapshot names.
 
-    A young pin that none of the loaded snapshots named may belong to a running sync, which will commit a snapshot that
-    names it (hazard 32).
+    A young pin that no loaded snapshot names may belong to a running sync that will commit a snapshot with it (hazard
+    32).
     """
     before, named = ({note.pin for note in notes if note is not None} for notes in (loaded, kept))
     old = {name for name, p in pins.items() if now_ms - p.created_ms >= PENDING_MS}
@@ -200,19 +206,19 @@ def unused_pins(
 
 
 def note_without(note: SnapshotNote, names: Collection[bytes]) -> SnapshotNote:
-    """Return the snapshot's note without objects of these names, which it has, according to their rows."""
+    """Return the snapshot's note without the objects with these names, which the snapshot has."""
     low = int(name_low(np.frombuffer(b"".join(names), NAME)).sum(dtype=np.uint64))
     return msgspec.structs.replace(note, files=note.files - len(names), names=(note.names - low) % 2**64)
 
 
 def held_before(note: SnapshotNote, rows: Rows) -> Rows | None:
-    """Return which of the rows the snapshot has; None if it may have others, which only its manifests show.
+    """Return which rows the snapshot has; None if it may have others, which only its manifests show.
 
-    If nothing was dropped since, or all of that is removed from the note, the snapshot has the objects with the lowest
-    epochs, in this number and with this sum. Names stand for paths, since the note is of this URL (`check_owner`).
+    If nothing was dropped since, or the note lacks all dropped objects, the snapshot has the objects with the lowest
+    epochs, with the note's number and sum. Names identify paths, since the note has this URL (`check_owner`).
 
     Args:
-        rows: of `L1_ROW`, without holes.
+        rows: rows of `L1_ROW`, without holes.
     """
     order = np.argsort(rows["epoch"], kind="stable")
     was_held = np.zeros(len(rows), np.bool_)

@@ -1,8 +1,8 @@
-"""Create, sync and drop the tables of topics; see `plan` for what makes it safe.
+"""Create, sync and drop the tables of topics; `plan` explains why this is safe.
 
-In a sync the table is loaded, a pin created or found, the journals read, and all changes committed at once. If another
-commit was first, everything is decided anew. The next run finds the remains of a dead one in the table's summary, and
-adds nothing twice.
+In a sync, the table is loaded, a pin is created or found, the journals are read, and all changes are committed at once.
+If another commit came first, everything is decided anew. The next run finds the result of a killed run in the table's
+summary, and adds nothing twice.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ from l0gc.streamlog.topic_view import topic_copy
 from l0gc.watermark.publication import refuse_if_set_back
 
 ATTEMPTS: Final = 5
-"""How often a sync is decided anew if others commit in between."""
+"""How often a sync is tried if others commit in the meantime."""
 DAY_MS: Final = 86_400_000
 _CHANGED: Final = (failed.CommitFailedException, failed.NoSuchTableError)
 """The exceptions of a commit if the table was changed or dropped after it was loaded."""
 
 
 def create_table(cluster: ClusterHandles, topic_table: TopicTable) -> None:
-    """Create a topic's table in its catalog, and have it synced from now on; a repeated call changes nothing.
+    """Create a topic's table in its catalog, and record it for syncs. A repeated call changes nothing.
 
     Raises:
-        UsageError: a table has that name and is not l0gc's, or the topic has another table.
-        NotFoundError: PyIceberg has no such catalog.
-        SafetyError, StoreError: see `load_table` and `explained`; also if a log was set back.
+        UsageError: a table that l0gc did not create has this name, or the topic has another table.
+        NotFoundError: PyIceberg's configuration does not have the catalog.
+        SafetyError, StoreError: see `load_table` and `explained`. `SafetyError` also means that a log was set back.
     """
     refuse_if_set_back(cluster)
     state = cluster.controller.snapshot()
@@ -82,7 +82,7 @@ def create_table(cluster: ClusterHandles, topic_table: TopicTable) -> None:
     if existing is not None and replace(existing, location="") == topic_table:
         topic_table = existing
     if (entry := decide_create_table(state, topic_table)) is not None:
-        entry.check(state)  # or a table without a topic would stay in the catalog
+        entry.check(state)  # otherwise a table without a topic could stay in the catalog
     created = create_in_catalog(
         open_catalog(topic_table.catalog, cluster.store), topic_table, state.cluster_id, cluster.store.url
     )
@@ -90,10 +90,11 @@ def create_table(cluster: ClusterHandles, topic_table: TopicTable) -> None:
 
 
 def drop_table(cluster: ClusterHandles, table: TopicTable, *, forget: bool = False) -> None:
-    """Drop a topic's table: it leaves its catalog, and its metadata files and pins end. No data object is touched.
+    """Drop a topic's table: remove it from its catalog, and delete its metadata files and pins. Data objects stay
+    unchanged.
 
     Args:
-        forget: leave the catalog unchanged, even if it does not answer.
+        forget: leave the catalog unchanged; it need not answer.
     """
     state = cluster.controller.snapshot()
     if not forget:
@@ -108,9 +109,9 @@ def drop_table(cluster: ClusterHandles, table: TopicTable, *, forget: bool = Fal
 
 
 def sync_tables(cluster: ClusterHandles, topic: str | None, keep_ms: int) -> TableSyncResult:
-    """Sync the table of a topic, or all tables; a failed one does not affect the others.
+    """Sync the table of a topic, or all tables. A failed table does not affect the others.
 
-    With all tables, a table whose topic was deleted gives a warning: it stays unchanged, however often tables are synced.
+    If all tables are synced, a table whose topic was deleted stays unchanged and gives a warning each time.
     """
     plan.pin_ms(keep_ms)
     state = cluster.controller.snapshot()
@@ -132,12 +133,12 @@ def sync_tables(cluster: ClusterHandles, topic: str | None, keep_ms: int) -> Tab
 
 
 def sync_table(cluster: ClusterHandles, table: TopicTable, keep_ms: int) -> TableSynced:
-    """Make the table name what the topic's journals list now, and end its old snapshots.
+    """Make the table list the current L1 objects of the topic's journals, and remove old snapshots.
 
     Raises:
         NotFoundError: the topic was deleted.
-        StoreError: others committed each time; see `explained`, too.
-        SafetyError: the table is not as l0gc left it, or a journal is damaged.
+        StoreError: others committed during each attempt; see `explained`, too.
+        SafetyError: the table was changed by another program, or a journal is damaged.
     """
     catalog = open_catalog(table.catalog, cluster.store)
     for _ in range(ATTEMPTS):
@@ -164,7 +165,7 @@ def _without_topic(table: TopicTable) -> str:
 
 
 class _Sync:
-    """One attempt to sync a table, as it was loaded."""
+    """An attempt to sync a table, in the state in which it was loaded."""
 
     def __init__(
         self, cluster: ClusterHandles, table: TopicTable, iceberg_table: Table, state: ControllerState, keep_ms: int
@@ -176,7 +177,10 @@ class _Sync:
             state,
             keep_ms,
         )
-        self._all_pins, self._now_ms = state.pins_of(table), cluster.now_ms()  # read before the table was loaded
+        self._all_pins, self._now_ms = (
+            state.pins_of(table),
+            cluster.now_ms(),
+        )  # the pins were read before the table was loaded
         now = cluster.controller.snapshot().pins_of(table)  # a loaded snapshot may name any of these
         self._pins = {name: pin for name, pin in now.items() if pin.in_effect}
         self._snapshots = {s.snapshot_id: s for s in iceberg_table.metadata.snapshots}
@@ -189,10 +193,10 @@ class _Sync:
             )
 
     def run(self, topic: Topic) -> TableSynced:
-        """Sync the table. Raises `CommitFailedException` if it was changed, or its pin deleted, so that it must be
-        decided anew.
+        """Sync the table. Raises `CommitFailedException` if the table was changed or its pin was deleted, so that the
+        sync must be decided anew.
         """
-        self._end_unused_pins()  # also where no commit ever succeeds
+        self._end_unused_pins()  # even if no commit ever succeeds
         note, made = self._note, None
         if note is not None and plan.is_fresh(note, self._pins, self._now_ms, self._keep_ms):
             pin = note.pin
@@ -206,7 +210,7 @@ class _Sync:
             with explained(self._table.catalog):
                 result, ended = self._commit(topic, pin)
         except (AmbiguousWriteError, StoreTimeoutError):
-            raise  # it may have been committed, and then names the pin
+            raise  # if the snapshot was committed, it names the pin
         except (L0gcError, *_CHANGED):
             if made is not None:
                 _end_pins(self._cluster, [made])
@@ -224,9 +228,11 @@ class _Sync:
         _end_pins(self._cluster, [self._all_pins[name] for name in unused])
 
     def _commit(self, topic: Topic, pin: str) -> tuple[TableSynced, set[int]]:
-        """Commit what has changed, if anything; return the result and the ids of the snapshots that ended."""
+        """Commit all changes, if there are any. Return the result and the ids of the removed snapshots."""
         iceberg_table, note, url = self._there, self._note, self._cluster.store.url
-        rows, ends = l1_rows(self._cluster, topic)  # after the pin: what they name stays from here on
+        rows, ends = l1_rows(
+            self._cluster, topic
+        )  # read after the pin took effect, which keeps the objects from now on
         if note is not None:
             plan.check_not_ahead(note, lambda j, place: self._cluster.journal(j).replica.holds(place), self._table)
         objects = np.flatnonzero(~is_hole(rows))
@@ -257,8 +263,8 @@ class _Sync:
         return result, ended
 
     def _statistics(self, topic: Topic, rows: Rows) -> list[Statistics]:
-        """Return what the footers of new objects have of their typed columns. Of an object without any, one that cannot be
-        read, or one of a later value schema, that is nothing, and queries read it.
+        """Return the statistics of typed columns in the footers of new objects. They are empty, so that queries read
+        the object, if it has no typed columns, cannot be read, or has a later value schema.
         """
         schema, store = topic.value_schema, self._cluster.store
         if schema is None:
@@ -278,8 +284,8 @@ class _Sync:
     def _compared(self, manifests: list[ManifestFile], rows: Rows) -> tuple[Rows, set[str], dict[str, Entries]]:
         """Compare the current snapshot with the rows.
 
-        Returns which of the rows it has, the paths of its other objects, and the manifests that were read to find all
-        dropped objects.
+        Returns which rows the snapshot has, the paths of its other objects, and the manifests that were read to find
+        all dropped objects.
         """
         if self._note is None:
             return np.zeros(len(rows), np.bool_), set(), {}
@@ -297,7 +303,7 @@ class _Sync:
                 table_names |= names.keys()
                 gone |= {name: path for name, path in names.items() if name not in row_names}
             was_held = plan.held_before(plan.note_without(self._note, gone), rows)
-        if was_held is None:  # several syncs in one epoch
+        if was_held is None:  # there were several syncs in one epoch
             was_held = np.fromiter((name in table_names for name in row_names), np.bool_, len(rows))
         return was_held, set(gone.values()), read
 
@@ -306,11 +312,11 @@ class _Sync:
         return -1 if current is None else current.snapshot_id
 
     def _named(self) -> set[int]:
-        """Return the snapshots that a tag or another branch names: PyIceberg ends none of these."""
+        """Return the snapshots that a tag or another branch names, which PyIceberg does not remove."""
         return {ref.snapshot_id for name, ref in self._there.metadata.refs.items() if name != MAIN_BRANCH}
 
     def _ended(self, *, due: bool) -> set[int]:
-        """Return the snapshots that end with this commit; the current one stays, unless another follows."""
+        """Return the snapshots that this commit removes. The current one stays unless a new one follows."""
         parents = {at: s.parent_snapshot_id for at, s in self._snapshots.items()}
         ended = plan.ended_snapshots(
             self._notes, parents, self._current(), self._pins, now_ms=self._now_ms, keep_ms=self._keep_ms
@@ -318,14 +324,14 @@ class _Sync:
         return ended - self._named() - (set() if due else {self._current()})
 
     def _clean_up(self, result: TableSynced, ended: set[int]) -> None:
-        """Delete the pins and the metadata files that only ended snapshots named, after the commit."""
+        """Delete, after the commit, the pins and the metadata files that only removed snapshots named."""
         table, url = self._there, self._cluster.store.url
         kept = {s.snapshot_id: s for s in table.metadata.snapshots}
         self._end_unused_pins()
         if not ended:
             return
         gone = [self._snapshots[at] for at in ended if at not in kept]
-        # A file that an ended snapshot shares with a kept one is also in a kept one next to an ended one.
+        # A file that a removed snapshot shares with kept ones is also in a kept snapshot next to a removed one.
         beside = {s.parent_snapshot_id for s in gone} | self._named()
         near = [s for at, s in kept.items() if at in beside or s.parent_snapshot_id not in kept]
         paths = named_by(table, gone) - named_by(table, near)
@@ -342,15 +348,16 @@ def _note(snapshot: Snapshot) -> plan.SnapshotNote | None:
 
 def _end_pins(cluster: ClusterHandles, pins: Iterable[Pin]) -> None:
     for pin in pins:
-        with suppress(NotFoundError):  # it has ended, or another sync has deleted it
+        with suppress(NotFoundError):  # it has ended, or another sync deleted it
             cluster.controller.delete_pin(pin.name, pin.revision)
 
 
 def l1_rows(cluster: ClusterHandles, topic: Topic) -> tuple[Rows, dict[int, Place]]:
-    """Return the L1 rows of a topic, with its holes, by partition and offset, and where each journal ended then.
+    """Return the L1 rows of a topic, including holes, by partition and offset, and where each journal ended at that
+    time.
 
-    A table cannot name shared objects. So rows above those of a shared object wait until a merge has drained it: a table
-    never lacks records between others.
+    A table cannot name shared objects, and must not lack records between others. Therefore rows above those of a shared
+    object wait until a merge has drained it.
     """
     parts, ends = [NO_L1_ROWS], dict[int, Place]()
     for partition_range in topic.partition_ranges():

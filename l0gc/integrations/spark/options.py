@@ -1,11 +1,11 @@
-"""Checks the options of `format("l0gc")` where Spark plans, so that an impossible query fails before it reads.
+"""Check the options of `format("l0gc")` when Spark plans, so that an impossible query fails before it reads.
 
-Options are named as those of Spark's Kafka connector if they mean the same. Options that name the bucket are resolved here,
-on the driver, since an executor may lack its environment; no option holds a secret.
+Options have the names of those in Spark's Kafka connector if they mean the same. Options that name the bucket are
+resolved here, on the driver, since an executor may lack the driver's environment; no option contains a secret.
 
-An option that would have no effect is refused, because its user expects one: misspelt options, options of Spark's Kafka
-connector that l0gc replaces, and a path. Allowed are options that Spark adds, and those of the Kafka connector that only
-control its connection to Kafka.
+Options that would have no effect are refused, because their user expects an effect: misspelt options, options of
+Spark's Kafka connector that l0gc replaces, and a path. Options that Spark adds, and options of the Kafka connector that
+only control its connection to Kafka, are allowed.
 """
 
 from __future__ import annotations
@@ -52,21 +52,21 @@ _READ: Final = (
 )
 _WRITE: Final = (*_PLACE, "topic", "producerName", "batchId", "objectBytes")
 _OBJECT_BYTES: Final = 8 << 20
-"""With tasks side by side, a batch has few L0 objects of that size."""
+"""The size of an L0 object, which gives a batch few objects although many tasks run at once."""
 _LONG: Final = 2**63 - 1
 MAX_BATCH_ID: Final = 2**38 - 1
-"""A journal keeps a batch's number in 62 bits, with 24 bits below it for the batch's objects."""
+"""The largest number of a batch. A journal stores it above 24 bits for the batch's objects, in 62 bits in total."""
 _TRIGGER_DELAY_MS: Final = 15 * 60_000
-"""The longest wait of Spark's Kafka connector."""
+"""The default of `maxTriggerDelay`, as in Spark's Kafka connector."""
 _ASSIGNED: Final = msgspec.json.Decoder(dict[str, list[int]])
 EARLIEST: Final = -2
 LATEST: Final = -1
-"""The numbers for the two ends of a partition in the JSON form of offsets."""
+"""The numbers for the first and the last offset of a partition in the JSON form of offsets."""
 
 _SPARKS: Final = {"checkpointlocation", "queryname"}
-"""Options that Spark adds to a stream's sink."""
+"""The options that Spark adds to a stream's sink."""
 _OF_A_TABLE: Final = "provider"
-"""Options that Spark adds when it creates a table."""
+"""The option that Spark adds when it creates a table."""
 _NO_TABLE: Final = (
     "a table of Spark's catalog keeps no options for format l0gc: name them in each query, as in SELECT … FROM NAME WITH "
     "(url = '…', topic = '…'), or make a view of them, with CREATE TEMPORARY VIEW NAME USING l0gc OPTIONS (…)"
@@ -87,7 +87,7 @@ _INSTEAD: Final = {
     "kafka.isolation.level": "all records of a topic are committed",
     "kafka.transactional.id": "option producerName names a sink's producer, which writes each batch once",
 }
-"""Why an option is refused, and what to use instead."""
+"""The reason why an option is refused, or its replacement."""
 _KAFKAS: Final = "kafka."
 _KAFKA_CLIENT: Final = "options that begin with kafka. are for Kafka's clients, and l0gc has none"
 _NEAR: Final = 0.85
@@ -95,22 +95,22 @@ _BY_PARTITION: Final = msgspec.json.Decoder(dict[str, dict[int, int]])
 _BOOLEANS: Final = {"true": True, "false": False}
 _SPAN: Final = re.compile(r"([0-9]+)\s*([a-z]*)")
 _MILLISECONDS: Final = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-"""The units of Spark's own spans of time, but for microseconds."""
+"""The units of durations in Spark, except microseconds."""
 _WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """A beginning or an end of reading.
+    """A start or an end of reading.
 
     Attributes:
         option: the option that sets it, for messages.
         everywhere: `EARLIEST` or `LATEST`, for partitions without an offset or a timestamp.
-        offsets: by topic and partition; `EARLIEST` and `LATEST` may be among them.
-        timestamps: by topic and partition, the least time of the first record, in milliseconds since 1970.
-        timestamp_ms: the same for every partition.
-        must_match: whether a partition without a record of that time or later is an error.
-        is_end: whether it is an end.
+        offsets: the offsets by topic and partition, which may include `EARLIEST` and `LATEST`.
+        timestamps: the lowest time of the first record, in milliseconds since 1970, by topic and partition.
+        timestamp_ms: the lowest time of the first record for all partitions.
+        must_match: whether a partition without a record at this time or later is an error.
+        is_end: whether this is the end of reading.
     """
 
     option: str
@@ -132,13 +132,14 @@ class ReadOptions:
     """The options of a read. A stream ignores `ending`; a batch ignores a trigger's limits.
 
     Attributes:
-        topics: their names.
-        pattern: without `topics`, a regular expression that a topic's whole name must match.
-        assigned: for some topics, the only partitions to read.
-        cores: the executors' cores, if this process was given them (`handles.CORES`).
-        include_headers: whether the default columns include those that only some records have.
+        topics: the names of the topics.
+        pattern: if there are no `topics`, a regular expression that a topic's whole name must match.
+        assigned: the only partitions to read, for some topics.
+        cores: the number of the executors' cores, if this process knows it (`handles.CORES`).
+        include_headers: whether the default columns include those that not all records have.
         pin: the name of the pin as of which a batch reads.
-        min_offsets: the least records of a micro-batch, unless it begins `trigger_delay_ms` after the one before.
+        min_offsets: the lowest number of records in a micro-batch, unless it begins `trigger_delay_ms` after the
+            previous one.
     """
 
     address: ClusterAddress
@@ -160,7 +161,9 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """The options of a write. `topic` is for all rows, or each row names its own; `batch_id` needs a producer's name."""
+    """The options of a write. `topic` applies to all rows; without it, each row names its topic. `batch_id` needs a
+    producer's name.
+    """
 
     address: ClusterAddress
     topic: str | None
@@ -170,7 +173,7 @@ class WriteOptions:
 
 
 class _Options:
-    """Options by name, whose case Spark does not keep.
+    """The options by name, ignoring case, which Spark does not keep.
 
     Args:
         known: the names of supported options.
@@ -194,11 +197,13 @@ class _Options:
         return self._given.get(name.lower(), "").strip() or None
 
     def missing(self, message: str) -> UsageError:
-        """Return the error about an option that is missing. A table of Spark's catalog has none at all."""
+        """Return the error for a missing option. A table in Spark's catalog lacks all options."""
         return UsageError(message if self._given else _NO_TABLE)
 
     def number(self, name: str, least: int, most: int = _LONG) -> int | None:
-        """Return a whole number, or None; Spark's own programs give the largest `long` for "no limit"."""
+        """Return a whole number; None if the option is missing or is the largest `long`, which Spark's own programs use
+        for "no limit".
+        """
         value = self.text(name)
         if value is None:
             return None
@@ -219,7 +224,7 @@ class _Options:
         return _BOOLEANS[value.lower()]
 
     def milliseconds(self, name: str, default: int) -> int:
-        """Return a span of time in milliseconds, which are also the unit of a plain number."""
+        """Return a duration in milliseconds, which are also the unit of a plain number."""
         value = self.text(name)
         if value is None:
             return default
@@ -232,7 +237,7 @@ class _Options:
         """Return a number for each of some partitions, by topic.
 
         Args:
-            words: other values that the option may have, for messages.
+            words: other valid values of the option, for messages.
         """
         try:
             offsets = _BY_PARTITION.decode(self.text(name) or "")
@@ -254,10 +259,10 @@ class _Options:
         return ClusterAddress(_settled(config, frozenset(os.environ.items())), self.text("clusterId"))
 
     def bound(self, end: str, default: int, wrong: int | None) -> Bound:
-        """Return where reading begins (`starting`) or ends (`ending`).
+        """Return the start (`starting`) or the end (`ending`) of reading.
 
         Args:
-            wrong: the end of a partition at which nothing would be read.
+            wrong: the value, `EARLIEST` or `LATEST`, with which nothing would be read.
         """
         names = (f"{end}Offsets", f"{end}OffsetsByTimestamp", f"{end}Timestamp")
         given = [name for name in names if self.text(name)]
@@ -291,7 +296,7 @@ class _Options:
         return Bound(option, others, offsets=offsets)
 
     def topics(self) -> tuple[tuple[str, ...], str | None, dict[str, frozenset[int]]]:
-        """Return the topics or the pattern of their names, and for some topics the only partitions to read."""
+        """Return the topics, or the pattern of their names, and the only partitions to read of some topics."""
         named = [name for name in _TOPICS if self.text(name)]
         if len(named) != 1:
             raise self.missing(
@@ -332,15 +337,17 @@ def _as_time(option: str, time_ms: int | None) -> int | None:
 
 @lru_cache(maxsize=2)
 def _settled(config: StoreConfig, environment: frozenset[tuple[str, str]]) -> StoreConfig:
-    """Return where the bucket is, by this environment. Cached, since boto3 takes 25 ms of CPU and Spark asks often."""
+    """Return the resolved address of the bucket in this environment. The result is cached, since boto3 takes 25 ms of
+    CPU time and Spark calls this often.
+    """
     return S3Store(config).access.settled()
 
 
 def creates_table(given: Mapping[str, str]) -> bool:
-    """Return whether Spark asks for the columns of a table that it creates.
+    """Return whether Spark requests the columns for a table that it creates.
 
     Raises:
-        UsageError: it is created with options, which Spark would lose.
+        UsageError: the table is created with options, which Spark would lose.
     """
     names = {name.lower() for name in given}
     if _OF_A_TABLE in names and any(name.startswith("option.") for name in names):
@@ -349,7 +356,7 @@ def creates_table(given: Mapping[str, str]) -> bool:
 
 
 def columns_wanted(given: Mapping[str, str]) -> list[str]:
-    """Return the columns that option `columns` names, in its order; none without it."""
+    """Return the columns that the option `columns` names, in its order; empty without the option."""
     text = _Options(given, _READ).text("columns")
     return [] if text is None else list(dict.fromkeys(name.strip() for name in text.split(",")))
 
@@ -358,7 +365,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
     """Return the options of a source.
 
     Args:
-        streaming: None if it is not known yet: then options of batches and of streams are allowed.
+        streaming: None if it is not known yet, so that options of batches and of streams are allowed.
 
     Raises:
         UsageError: an option is invalid, or options contradict each other.
@@ -400,7 +407,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool | None) -> ReadOpt
 
 
 def _check_order(starting: Bound, ending: Bound) -> None:
-    """Raise `UsageError` if reading ends before it begins, or if the two ends name different partitions."""
+    """Raise `UsageError` if reading would end before it begins, or if start and end name different partitions."""
     option, end = starting.option, ending.option
     if starting.timestamp_ms is not None and ending.timestamp_ms is not None:
         if starting.timestamp_ms > ending.timestamp_ms:
@@ -424,7 +431,7 @@ def write_options(given: Mapping[str, str], *, topic_column: bool, streaming: bo
     """Return the options of a sink.
 
     Args:
-        topic_column: each row names its topic.
+        topic_column: whether each row names its topic.
 
     Raises:
         UsageError: an option is missing or invalid.

@@ -1,11 +1,12 @@
-"""Plans the offsets that a query reads of each partition.
+"""Plan the offsets that a query reads from each partition.
 
-A plan is fixed offsets. Later uploads, reconciles and merges change nothing in it, so a query that is read twice returns
-the same records. Each task finds out where its records lie (`offset_reader.py`).
+A plan consists of fixed offsets. Later uploads, reconciles and merges do not change it, so a query that is read twice
+returns the same records. Each task finds out where its records are stored (`offset_reader.py`).
 
-Journals are read one after another, and a few numbers per partition are kept, from which the tasks are cut. A task gets
-neighbouring partitions of one journal, which share the blocks of L0 objects: up to its share of the total if each core is
-to have a task, or about `SLICE_BYTES` as stored. A larger partition is cut where its L1 objects end.
+Journals are read one after another, and a few numbers per partition are kept, from which the tasks are made. A task
+gets neighbouring partitions of one journal, which share blocks of L0 objects, up to its share of the total if each core
+should have a task, but at most about `SLICE_BYTES` of stored bytes. A larger partition is cut at the ends of its L1
+objects.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ from l0gc.streamlog.journal.rows import RANGE, Rows, pack, unpack
 from l0gc.streamlog.topic_view import NEVER, Found, TopicView, look
 
 _FILE_BYTES: Final = 16 << 10
-"""The cost of opening an L1 object, however small, in bytes of reading."""
+"""The cost of opening an L1 object of any size, expressed in bytes of reading."""
 SLICE_BYTES: Final = 64 << 20
-"""About how many stored bytes a task reads at most."""
+"""About the most stored bytes that a task reads."""
 LEAST_SLICE_BYTES: Final = 1 << 20
-"""The least for a task of its own: starting one costs about as much as reading this."""
+"""The fewest bytes that justify another task, whose start costs about as much as reading them."""
 _ROOM: Final = 1.1
-"""The factor by which a task may exceed its share: for parts of nearly equal weight, another task would cost more."""
+"""The factor by which a task may exceed its share. For parts of nearly equal weight, another task would cost more."""
 
 
 @dataclass(frozen=True)
 class Slice(InputPartition):
-    """A task's work: one range in each of some partitions of a topic in one journal, packed as rows of `RANGE`.
+    """The work of a task: a range in each of some partitions of a topic in one journal, packed as rows of `RANGE`.
 
     With a `pin`, the task reads the journal as of the pin.
     """
@@ -55,7 +56,7 @@ class Slice(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Ranges of records in each partition of a topic, from `starts` up to, but without, `ends`."""
+    """Ranges of records in each partition of a topic, from `starts` to before `ends`."""
 
     topic: Topic
     starts: Rows
@@ -73,7 +74,7 @@ class Part:
     Attributes:
         bytes: the stored bytes, by partition.
         reads_l0: whether some of the records are not in L1.
-        cuts: for large partitions, where each L1 object ends: the offset after it, and the bytes up to there.
+        cuts: for large partitions, the offset after each L1 object, and the bytes up to that offset.
     """
 
     topic: Topic
@@ -90,14 +91,14 @@ class Part:
 
 
 def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
-    """Return where reading begins or ends in a view's partitions.
+    """Return the offsets at which reading begins or ends in the partitions of a view.
 
     Args:
-        read: whether each of them is read.
+        read: whether each of these partitions is read.
 
     Raises:
-        OffsetOutOfRangeError: an offset is past the newest record, or no record has a timestamp or a later one.
-        ObjectNotFoundError: an object was replaced; look again.
+        OffsetOutOfRangeError: an offset is past the newest record, or no record has the timestamp or a later one.
+        ObjectNotFoundError: an object was replaced; the caller must read the journal again.
     """
     positions = (view.log_start if bound.everywhere == EARLIEST else view.next).copy()
     times = np.full(view.range.count, NEVER if bound.timestamp_ms is None else bound.timestamp_ms)
@@ -127,11 +128,11 @@ def positions_of(view: TopicView, bound: Bound, read: Rows) -> Rows:
 
 
 class Planner:
-    """Plans what the tasks of a query read, from its options and what its journals hold.
+    """Plans the ranges that the tasks of a query read, from its options and the content of its journals.
 
     Args:
         journal: returns the handle of a journal.
-        pin: plan as of this pin.
+        pin: the pin as of which to plan.
     """
 
     def __init__(
@@ -145,13 +146,13 @@ class Planner:
         self._journal = journal if pin is None else lambda number: cluster.journal_as_of(number, pin.end(number))
 
     def topics(self, *, goes_on: bool = False) -> list[Topic]:
-        """Return the topics as they are now, or as of the pin.
+        """Return the current topics, or those as of the pin.
 
         Args:
-            goes_on: whether a query continues: it skips deleted topics if their loss is accepted.
+            goes_on: whether the query has already begun. It then skips deleted topics if their loss is accepted.
 
         Raises:
-            NotFoundError: one does not exist.
+            NotFoundError: a topic does not exist.
             UsageError: an option names a partition that its topic does not have, or a topic that is not read.
         """
         o, pin = self._options, self._pin
@@ -219,9 +220,10 @@ class Planner:
         return [self.view(plan, topic, r) for topic in self.topics() for r in topic.partition_ranges()]
 
     def parts(self, ranges: Iterable[Ranges], seen: Mapping[tuple[int, PartitionRange], TopicView]) -> list[Part]:
-        """Return these ranges as weighed parts. `seen` has earlier views, by the topic's revision and its partitions.
+        """Return these ranges as parts with weights. `seen` has earlier views, by the topic's revision and its
+        partitions.
 
-        Raises as `batch`.
+        Raises the errors of `batch`.
         """
         parts = []
         for r in ranges:
@@ -266,7 +268,7 @@ def check_kept(pin: Pin, parts: Iterable[Part]) -> None:
 
 
 def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
-    """Return these ranges, one row for each partition of the view, with their weight."""
+    """Return these ranges, with one row for each partition of the view, and their weight."""
     reads_l0 = bool(((starts < ends) & (ends - 1 > view.reconciled)).any())
     part = Part(view.topic, view.range, starts, ends, view.l0_bytes(starts, ends), reads_l0)
     rows = view.listed()
@@ -275,7 +277,7 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
     rows, at = rows[in_range], at[in_range]
     last = np.minimum(ends[at] - 1, rows["last"])
     shares = (last + 1 - np.maximum(starts[at], rows["base"])) / (rows["last"] + 1 - rows["base"])
-    # A task opens a shared object once, for all of its partitions.
+    # A task opens a shared object once for all of its partitions.
     sizes = np.where(view.is_shared(rows), 0, _FILE_BYTES) + rows["bytes"] * shares
     np.add.at(part.bytes, at, sizes)
     changes = np.flatnonzero(at[1:] != at[:-1]) + 1
@@ -289,11 +291,11 @@ def _weighed(view: TopicView, starts: Rows, ends: Rows) -> Part:
 def split(
     parts: Sequence[Part], min_partitions: int | None = None, cores: int = 1, slice_bytes: int = SLICE_BYTES
 ) -> list[Slice]:
-    """Return the tasks; those of one partition are in order of offset.
+    """Return the tasks. The tasks of a partition are in order of offset.
 
     Args:
-        min_partitions: about how many tasks to make at least, however little they read.
-        cores: otherwise, how many tasks to make at least, if each reads `LEAST_SLICE_BYTES`.
+        min_partitions: about the lowest number of tasks, however little they read.
+        cores: the lowest number of tasks if `min_partitions` is None and each reads at least `LEAST_SLICE_BYTES`.
     """
     total = sum(p.weight for p in parts)
     share = max(total / cores, LEAST_SLICE_BYTES) if min_partitions is None else max(total / min_partitions, 1.0)
@@ -326,7 +328,7 @@ def _slices(part: Part, target: float) -> Iterator[Slice]:
 
 
 def _cut(start: int, end: int, weight: float, cuts: Sequence[tuple[int, float]], pieces: int) -> list[int]:
-    """Return where to cut a range into about this many pieces: at the end of an L1 object nearby, otherwise between."""
+    """Return the offsets at which to cut a range into about this many pieces, at the ends of L1 objects if possible."""
     offsets = np.array([start, *(offset for offset, _ in cuts), end], np.float64)
     bytes_at = np.array([0.0, *(size for _, size in cuts), weight])
     cut_offsets: list[int] = []

@@ -1,7 +1,7 @@
-"""Spark's readers of a batch and of a stream, which plan on the driver and read slices in tasks.
+"""Spark's readers for a batch and for a stream, which plan on the driver and read slices in tasks.
 
-Spark makes them on the driver, in a separate Python process, and sends them to the tasks. So they hold the bucket's address
-and the options, and connect where they run.
+Spark creates them on the driver, in a separate Python process, and sends them to the tasks. Therefore they contain the
+bucket's address and the options, and connect where they run.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from l0gc.streamlog.values.parse import is_typed
 
 _log: Final = logging.getLogger(__name__)
 _THREADS: Final = 4
-"""How many objects a task fetches at once."""
+"""The number of objects that a task fetches at once."""
 _BATCH_ROWS: Final = 1 << 14
-"""Java allocates memory for each batch, and keeps some megabytes of it for the next."""
+"""The rows of a batch. Java allocates memory for each batch, and keeps some megabytes of it for the next."""
 
 
 def typed_columns(options: ReadOptions) -> list[StructField]:
-    """Return the columns of the topic's value schema, as it is now or was as of the pin; none without one.
+    """Return the columns of the topic's value schema, now or as of the pin; empty if it has no schema.
 
     Raises:
         UsageError: there are several topics.
@@ -66,7 +66,7 @@ def typed_columns(options: ReadOptions) -> list[StructField]:
 
 def read_slice(options: ReadOptions, schema: StructType, partition: InputPartition) -> Iterator[Any]:
     if not isinstance(partition, Slice):
-        return  # the task that Spark makes of a plan without slices
+        return  # Spark runs this task for a plan without slices
     cluster, columns = cluster_at(options.address), to_arrow_schema(schema, timezone="UTC")
     pin, number = partition.pin, partition.journal
     journal = cluster.journal(number) if pin is None else cluster.journal_as_of(number, pin.end(number))
@@ -92,7 +92,7 @@ def read_slice(options: ReadOptions, schema: StructType, partition: InputPartiti
             if options.fail_on_data_loss:
                 raise
             _log.warning("%s; its remaining records are left out", e, extra=event("data_loss"))
-    if TaskContext.get() is not None:  # a worker, which is used again
+    if TaskContext.get() is not None:  # this is a worker, which will be used again
         leave_out_of_collections()
     counters = asdict(reader.counters)
     _log.info("read a slice of topic %r: %s", partition.topic.name, counters, extra=event("slice_read", **counters))
@@ -109,7 +109,9 @@ def _on_deleted(
 
 
 class BatchReader(DataSourceReader):
-    """Reads a batch. Spark applies a query's filters: since 4.3 it may give one query the plan made with another's."""
+    """Reads a batch. Spark applies the query's filters itself, since Spark 4.3 may reuse the plan of a query with other
+    filters.
+    """
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options, self._schema = options, schema
@@ -119,7 +121,7 @@ class BatchReader(DataSourceReader):
         cluster = cluster_at(o.address)
         pin = None if o.pin is None else cluster.controller.snapshot().pin(o.pin)
         parts = Planner(cluster, o, cluster.passing_journal, pin).batch()
-        if CORES in os.environ:  # a process of Spark's, which plans again
+        if CORES in os.environ:  # this is a process of Spark, which will plan again
             leave_out_of_collections()
         slices = split(parts, o.min_partitions, o.cores)
         if pin is None:
@@ -134,7 +136,7 @@ class BatchReader(DataSourceReader):
 
 @contextmanager
 def with_pin(given: Mapping[str, object]) -> Iterator[dict[str, str]]:
-    """Lease a pin for what a batch with these options reads, of L1 only if that suffices; yield the options with it."""
+    """Lease a pin for a batch with these options, of L1 only if that is enough, and yield the options with the pin."""
     named = {name: str(value) for name, value in given.items()}
     o = read_options(named, streaming=False)
     cluster, reader = cluster_at(o.address), f"{', '.join(o.topics) or o.pattern} on Spark"
@@ -148,8 +150,8 @@ def with_pin(given: Mapping[str, object]) -> Iterator[dict[str, str]]:
 
 
 class RefusingStreamReader(DataSourceStreamReader):
-    """Raises the error of a stream's options when Spark first asks for something: if `streamReader` raised it, Spark 4.3
-    would report a failure of its own cleanup instead.
+    """Raises the error of a stream's options when Spark first calls it. If `streamReader` raised it, Spark 4.3 would
+    report a failure of its own cleanup instead.
     """
 
     def __init__(self, error: L0gcError) -> None:
@@ -183,7 +185,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream.next_end(start, everything=isinstance(limit, ReadAllAvailable))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return one of the limits; `latestOffset` applies all of them."""
+        """Return one of the limits. `latestOffset` applies all of them."""
         if self._options.max_offsets is not None:
             return ReadMaxRows(self._options.max_offsets)
         if self._options.max_bytes is not None:

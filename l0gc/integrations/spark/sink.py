@@ -1,29 +1,31 @@
-"""Spark's writers: tasks stage objects (`stage.py`), and the driver lands them in their journals, each batch once.
+"""Spark's writers: tasks stage objects (`stage.py`), and the driver lands each batch once in the journals.
 
-Like the readers (`readers.py`), writers are sent to the tasks, and connect where they run.
+Like the readers (`readers.py`), the writers are sent to the tasks, and connect where they run.
 
-**One entry.** A batch's part for one topic in one journal is offered as one request of one epoch, which the journal accepts
-with one entry, whole or not at all. So a driver that dies leaves each journal with all of its part or none, and the next
-one finds out which. If a tick falls into a micro-batch, its objects have two epochs, and those of the older one are first
-written again at the newer one.
+**One entry.** A batch's part for one topic in one journal is offered as one request at one epoch, which the journal
+accepts with one entry, whole or not at all. Therefore, if a driver dies, each journal has all of its part or nothing,
+and the next driver finds out which. If a tick occurs during a micro-batch, its objects have two epochs, and those of
+the older epoch are first written again at the newer one.
 
-**Once.** A query is a producer, and its input is the sequence of its micro-batches. Each object records where in them it
-begins and ends, and a journal accepts it only if it has reached that position at the very offset where it lands. So a batch
-lands once, even from two drivers of one query, or replayed in other objects. A driver continues the producer's run: it
-needs no fence against the driver before, and a new run would be an entry of the controller, and so an epoch for all.
+**Once.** A query is a producer, and its input is the sequence of its micro-batches. Each object records where it begins
+and ends in that sequence, and a journal accepts it only if the journal has reached that position at the very offset at
+which the object lands. Therefore a batch lands once, even if a query has two drivers, or if the batch is replayed in
+other objects. A driver continues the producer's run: it does not need to fence the previous driver, and a new run would
+be an entry of the controller, and thus a new epoch for the whole cluster.
 
-**The same rows** (hazard 30). A number alone does not identify a batch: a query that continues with an older or incomplete
-checkpoint gives a landed batch's number to other rows. Skipping them would lose them, and landing them would repeat others.
-So a journal keeps, with the number, the whole batch's row count and digest (`stage.py`). The same number with the same rows
-has landed; with other rows it is an error. So is a number below the newest, since Spark replays only the last batch.
-Partitions are not compared, since a replay may choose others. It must not do so while some journals lack their part, or a
-row would land twice and another never. So a journal also keeps how many destinations the batch's rows had, which are
-topics in journals, and a digest of which row had which.
+**The same rows** (hazard 30). A number alone does not identify a batch: a query that continues with an older or
+incomplete checkpoint gives the number of a landed batch to other rows. Skipping these rows would lose them, and landing
+them would repeat others. Therefore a journal stores, with the number, the row count and the digest of the whole batch
+(`stage.py`). The same number with the same rows has landed; with other rows, it is an error. A number below the newest
+is also an error, since Spark replays only the last batch. Partitions are not compared, since a replay may choose
+others. It must not do so while some journals lack their part, or one row would land twice and another never. Therefore
+a journal also stores how many destinations (topics in journals) the batch's rows had, and a digest of the rows'
+destinations.
 
-**Staged and not appended.** Nothing holds M back for a staged object. If the window has moved past its epoch, the journal
-refuses it; the staged content is then written again at a fresh epoch and offered again. If it was swept before, the batch
-fails with nothing of it in that journal, and can be replayed. Safety rests on admission: a journal admits no epoch that M
-may have passed.
+**Staged and not appended.** A staged object does not hold M back. If the window has moved past its epoch, the journal
+refuses it; the staged content is then written again at a fresh epoch and offered again. If the object was swept before
+that, the batch fails without a part in that journal, and can be replayed. Safety relies on admission: a journal admits
+no epoch that M may have passed.
 """
 
 from __future__ import annotations
@@ -75,10 +77,12 @@ _OBJECT_BYTES: Final = 256
 """The bytes of an object in an entry, without its extents."""
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
-"""The local properties that a micro-batch's tasks have; the id is kept in the query's checkpoint, whichever driver runs."""
+"""The local properties of a micro-batch's tasks. The query's id is stored in its checkpoint, so it does not depend on
+the driver.
+"""
 _PACKERS: Final = 2
 OBJECT_BITS: Final = 24
-"""The bits below a batch's number in a producer's position, which number the batch's objects."""
+"""The number of bits below a batch's number in a producer's position, for the numbers of the batch's objects."""
 _REMEDY: Final = (
     "restore the newest checkpoint, or start the query with a new one (with batchId also a new producerName) after the last "
     "row that landed, see l0gc help spark"
@@ -87,11 +91,11 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BatchId:
-    """Identifies a batch: number `number` of what the producer `producer` writes as `name`.
+    """The identity of a batch: the number `number` in the sequence `name` of the producer `producer`.
 
     Attributes:
         topic: the topic of all rows.
-        any_topic: whether each row names its topic; a batch of that number may have had rows for any topic.
+        any_topic: whether each row names its topic, so that a batch with this number may have had rows for any topic.
     """
 
     producer: str
@@ -101,7 +105,7 @@ class BatchId:
     any_topic: bool = False
 
     def input_of(self, revision: int) -> str:
-        """Return the input that the producer's batches are in the topic with this revision."""
+        """Return the name of the input that the producer's batches form in the topic with this revision."""
         return f"{self.name}/{revision}"
 
 
@@ -110,7 +114,7 @@ class BatchRows:
     """The number of a batch's rows, and their digest.
 
     Attributes:
-        destinations: for how many topics' journals it has rows, and a digest of which rows are for which.
+        destinations: the number of topics' journals that get rows, and a digest of the rows' destinations.
     """
 
     count: int
@@ -119,7 +123,7 @@ class BatchRows:
 
     @classmethod
     def of(cls, objects: Sequence[WrittenObject]) -> BatchRows:
-        """Return the rows of objects of which nothing has landed."""
+        """Return the row count and the digests of objects that have not landed."""
         parts: Counter[tuple[int, int]] = Counter()
         for o in objects:
             for journal, part in o.left.items():
@@ -133,10 +137,11 @@ class BatchRows:
 
 
 def landed_rows(batch: BatchId, rows: BatchRows, journal: int, progress: InputProgress | None) -> BatchRows | None:
-    """Return the landed batch with these rows of which a journal has its part, perhaps elsewhere; None if it has none.
+    """Return the landed batch with these rows, possibly with other destinations, if the journal has its part of it;
+    otherwise None.
 
     Args:
-        progress: how far the batch's input got there.
+        progress: the position of the batch's input in the journal.
 
     Raises:
         BatchMismatchError: other rows have landed under the batch's number, or a later batch has.
@@ -178,21 +183,22 @@ def _moved(batch: BatchId) -> BatchMismatchError:
 def refuse_other_rows(
     cluster: ClusterHandles, batch: BatchId, rows: BatchRows, topics: Iterable[str]
 ) -> set[tuple[int, int]]:
-    """Refuse a batch of which any journal that may have it has another one.
+    """Refuse a batch if a journal has a different batch with its number.
 
-    All journals of the batch's topics are asked before any of them takes a part, since other rows may all go to journals
-    that had none of the batch. For a stream whose rows name their topics, every journal in use is asked, those of other
-    topics once in a process. Where a part lands, its journal is asked again, since two drivers may commit at once.
+    All journals of the batch's topics are checked before any of them gets a part, since the different rows may all be
+    for journals that had no part of the batch. For a stream whose rows name their topics, every journal in use is
+    checked; those of other topics are read once per process. A journal is checked again when its part lands, since two
+    drivers may commit at once.
 
     Args:
-        topics: those that the batch has rows for.
+        topics: the topics for which the batch has rows.
 
     Returns:
-        The journals, with a topic's revision, that have what the batch has for them.
+        The journals, each with a topic's revision, that already have their part of the batch.
 
     Raises:
-        BatchMismatchError, ProtocolError: see `landed_rows`; also if a part has landed, and rows now go elsewhere.
-            Nothing of the batch was offered to any journal.
+        BatchMismatchError, ProtocolError: see `landed_rows`. These errors also mean that a part has landed and the rows
+            now have other destinations. No part of the batch was offered to a journal.
         CorruptObjectError: a journal of one of its topics cannot be read.
     """
     named = {*topics, batch.topic}
@@ -222,21 +228,23 @@ def refuse_other_rows(
         return set(landed)
     if len(destinations) > 1 or len(landed) < int(destinations.pop().partition("/")[0]):
         raise _moved(batch)
-    return {(j, t.revision) for t in asked for j in t.journals}  # all of it landed, wherever its rows were
+    return {
+        (j, t.revision) for t in asked for j in t.journals
+    }  # the whole batch has landed, whatever the destinations of its rows were
 
 
 def commit(cluster: ClusterHandles, staged: Iterable[WrittenObject], batch: BatchId | None = None) -> UploadResult:
-    """Land a batch's objects, in their order in each partition.
+    """Land a batch's objects, in order in each partition.
 
     Args:
-        batch: without it nothing is recognised: what is committed twice lands twice.
+        batch: the batch's identity. Without it, a repeated commit lands the objects again.
 
     Raises:
         BatchMismatchError: other rows have landed under the batch's number, or a later batch has.
-        EpochRegressionError: what is published is above the cluster epoch; nothing was committed.
-        SetBackError: a journal that the batch has something for was set back; nothing was committed.
+        EpochRegressionError: the published epoch is above the cluster epoch; nothing was committed.
+        SetBackError: a journal for which the batch has rows was set back; nothing was committed.
         UsageError: the batch is too large for an entry.
-        L0gcError: see `Landing.land`. With a batch id, committing it again is safe.
+        L0gcError: see `Landing.land`. With a batch's identity, it is safe to commit the batch again.
     """
     objects = [replace(o, left=dict(o.left)) for o in staged]
     rows = BatchRows.of(objects)
@@ -249,7 +257,7 @@ def commit(cluster: ClusterHandles, staged: Iterable[WrittenObject], batch: Batc
                 landing.result.skipped += o.left.pop(journal[0]).records
         _check_size(objects)
     landing.land(o for o in objects if o.left)
-    with suppress(StoreError, ProtocolError):  # the batch has landed; the next process to come will tick
+    with suppress(StoreError, ProtocolError):  # the batch has landed, and the next process will tick
         cluster.controller.tick_if_due()
     result = landing.result
     counters = {"records": result.records, "skipped": result.skipped, "restamped": result.retries}
@@ -258,7 +266,7 @@ def commit(cluster: ClusterHandles, staged: Iterable[WrittenObject], batch: Batc
 
 
 def _check_size(objects: Iterable[WrittenObject]) -> None:
-    """Raise `UsageError` if a journal's part for one topic is too large for one entry."""
+    """Raise `UsageError` if the part for one topic in a journal is too large for one entry."""
     offered: dict[tuple[str, int], list[PackedPart]] = {}
     for o in objects:
         for journal, part in o.left.items():
@@ -280,7 +288,7 @@ class _BatchAppender(Appender):
 
     one_epoch = True
     retried = (InputPositionMovedError, InvalidProducerEpochError, UnknownProducerError)
-    """A journal's errors if another driver of the query was first: its state is then read again."""
+    """The errors of a journal if another driver of the query was first. The journal's state is then read again."""
 
     def __init__(self, cluster: ClusterHandles, batch: BatchId, rows: BatchRows) -> None:
         self._cluster, self._batch, self._rows = cluster, batch, rows
@@ -313,14 +321,15 @@ class _BatchAppender(Appender):
             offers.append(o.placeholder(number, ProducerBatch(*identity, sequence, [span])))
         appended = journal.append(offers)
         if any(o.bases is None for o in appended.landed) and not is_there():
-            # A journal answers a recorded sequence with where it landed. It may have been another query's of the same
-            # producer: what counts is the input.
+            # For a recorded sequence, the journal returns where it landed. It may belong to another query of the same
+            # producer, so only the input counts.
             return AppendResult(error=InvalidProducerEpochError("another batch of its producer came first"))
         return appended
 
     def _producer(self, journal: JournalHandle) -> Producer:
-        """Return the producer's run, which a driver continues. It begins anew if it is missing or old, or if the
-        journal, as of its last replay, refuses it."""
+        """Return the producer's run, which a driver continues. A new run begins if it is missing or old, or if the
+        journal, as of its last replay, refuses it.
+        """
         name, controller = self._batch.producer, self._cluster.controller
         state = controller.snapshot().producers.get(name)
         if state is None or is_due(self._cluster, state):
@@ -329,7 +338,7 @@ class _BatchAppender(Appender):
 
 
 def _this_task() -> tuple[int, str, int | None]:
-    """Return this task's number, and for a micro-batch the query's id and the batch's number."""
+    """Return this task's number and, in a micro-batch, the query's id and the batch's number."""
     context = TaskContext.get()
     if context is None:
         return 0, "", None
@@ -339,7 +348,7 @@ def _this_task() -> tuple[int, str, int | None]:
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """A task's message to the driver: the objects that it wrote, and for a micro-batch the query."""
+    """A task's message to the driver: the objects that it wrote and, in a micro-batch, the query."""
 
     objects: list[WrittenObject]
     query_id: str = ""
@@ -371,20 +380,21 @@ def _objects(messages: Messages) -> list[WrittenObject]:
 
 class BatchWriter(_Writer, DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> TaskCommit:
-        # In foreachBatch the task has a query's id and number, which are not those of this batch.
+        # In foreachBatch, the task has the id and number of a query, which are not those of this batch.
         return self._stage(iterator, _this_task()[0], self._options.batch_id)
 
     def commit(self, messages: Messages) -> None:
         o, objects = self._options, _objects(messages)
         batch = None
         if o.producer is not None and o.batch_id is not None:
-            # Several writes may have one id, each for its own topics: only one without rows is asked about the option's.
+            # Several writes may share an id, each for its own topics, so the option's topic counts only for a write
+            # without rows.
             batch = BatchId(o.producer, o.producer, o.batch_id, None if objects else o.topic)
         commit(cluster_at(o.address), objects, batch)
 
 
 class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes a stream. A query is a producer, by the id in its checkpoint, which a restart keeps."""
+    """Writes a stream. The query is a producer, named by the id in its checkpoint, which a restart keeps."""
 
     def write(self, iterator: Iterator[Any]) -> TaskCommit:
         number, query_id, batch_id = _this_task()
@@ -395,7 +405,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def committed(cluster: ClusterHandles, options: WriteOptions, messages: Messages, batch_id: int) -> UploadResult:
-    """Commit a micro-batch of the producer in the options, otherwise of its query's producer."""
+    """Commit a micro-batch of the producer that the options name, or else of its query's producer."""
     ids = {m.query_id for m in messages if isinstance(m, TaskCommit)}
     if not ids:
         return UploadResult()

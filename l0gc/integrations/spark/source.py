@@ -1,7 +1,7 @@
-"""Makes a source and a sink of `format("l0gc")`, batch and streaming, with their columns.
+"""Define the source and the sink of `format("l0gc")`, batch and streaming, with their columns.
 
-Spark starts several Python processes on the driver, to make this, to plan, and to read or write. The first needs only this
-module, so the others' code (`readers.py`, `sink.py`) is imported when it is used.
+Spark starts several Python processes on the driver: to create the data source, to plan, and to read or write. The first
+needs only this module, so the code of the others (`readers.py`, `sink.py`) is imported on use.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ SCHEMA: Final = StructType(
         StructField("epoch", LongType(), False),
     ]
 )
-"""The columns of a source: those of Spark's Kafka connector, and the epoch of the L0 object that a record came in."""
+"""The columns of a source: those of Spark's Kafka connector, and the epoch of the L0 object in which a record came."""
 WRITTEN: Final = StructType(
     [
         StructField("create_time", TimestampType(), True),
         StructField("headers", ArrayType(StructType().add("key", StringType()).add("value", BinaryType())), True),
     ]
 )
-"""The optional columns of a record, present with option `includeHeaders` or in a schema."""
+"""The optional columns of a record, which are present with the option `includeHeaders` or in a schema."""
 _ALL: Final = StructType([*SCHEMA, *WRITTEN])
 EVERY: Final = "*"
-"""In option `columns`: all that there are, with those of the topic's value schema."""
+"""The value of the option `columns` for all columns, including those of the topic's value schema."""
 _WRITABLE: Final[Mapping[str, tuple[type[DataType], ...]]] = {
     "value": (BinaryType, StringType),
     "key": (BinaryType, StringType),
@@ -79,14 +79,14 @@ class L0gcDataSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Return the columns. `load()` refuses options here that neither a batch nor a stream can have."""
+        """Return the columns. Here, `load()` refuses options that are not valid for a batch or a stream."""
         if creates_table(self.options):
             return SCHEMA
         options = read_options(self.options, streaming=None)
         requested = columns_wanted(self.options) or (_ALL if options.include_headers else SCHEMA).names
         available = _columns(options, requested)
         requested = available.names if requested == [EVERY] else requested
-        if CORES in os.environ:  # Spark calls this in a process that it keeps
+        if CORES in os.environ:  # Spark keeps the process that calls this
             leave_out_of_collections()
         if not {*requested} <= {*available.names}:
             names = ", ".join(available.names)
@@ -143,7 +143,9 @@ class L0gcDataSource(DataSource):
 
 
 def _columns(options: ReadOptions, names: Sequence[str]) -> StructType:
-    """Return the columns that there are. Those of a value schema take a look at the log, so only if one may be wanted."""
+    """Return the available columns. Those of a value schema are included only if they may be needed, since they take a
+    read of the log.
+    """
     if {*names} <= {*_ALL.names}:
         return _ALL
     from l0gc.integrations.spark.readers import typed_columns
@@ -152,7 +154,7 @@ def _columns(options: ReadOptions, names: Sequence[str]) -> StructType:
 
 
 def _checked(schema: StructType, options: ReadOptions) -> StructType:
-    """Return a schema that a user gave, if it has some of the source's columns."""
+    """Return a user's schema, if all its columns are columns of the source."""
     columns = _columns(options, schema.names)
     types = {f.name: f.dataType for f in columns.fields}
     for f in schema.fields:

@@ -1,11 +1,12 @@
-"""Turns the rows of a write's task into L0 objects, which are durable and which no journal names yet.
+"""Turn the rows of a write's task into L0 objects, which are durable and which no journal names yet.
 
-That is safe: an object that is never appended becomes garbage once its epoch has passed. So a task may fail, run twice, or
-run next to a copy of itself; only objects that its message names and the driver commits (`sink.py`) are ever read.
+This is safe, because an object that is never appended becomes garbage once its epoch has passed. Therefore a task may
+fail, run twice, or run next to a copy of itself; only objects that its message names and the driver commits (`sink.py`)
+are ever read.
 
-A row's partition follows from the row: the column `partition`, otherwise its key. Rows with neither are dealt round-robin,
-and those of one micro-batch all go to one journal. So a replayed micro-batch, perhaps cut into other tasks, brings each
-journal the same rows again.
+A row's partition is given by its column `partition`, or else by its key. Rows with neither are spread round-robin, and
+all of those in a micro-batch go to one journal. Therefore a replayed micro-batch, even if it is cut into other tasks,
+has the same rows for each journal.
 """
 
 from __future__ import annotations
@@ -43,18 +44,20 @@ from l0gc.streamlog.journal.rows import Rows
 
 _Hashes = npt.NDArray[np.uint64]
 _ROWS: Final = 1 << 16
-"""The number of rows that are handled together."""
+"""The number of rows that are processed together."""
 _PACKED_AHEAD: Final = 2
 _DIGESTED: Final = 1 << 12
 """The number of rows whose digest is computed together, in the processor's cache."""
 _BASE: Final = 0x9E3779B97F4A7C15
-"""A polynomial's base. It is odd, so it has an inverse modulo 2^64, and one changed word always changes the polynomial."""
+"""The base of a polynomial. It is odd, so it has an inverse modulo 2^64, and a single changed word always changes the
+polynomial.
+"""
 _PADS: Final = pa.BinaryArray.from_buffers(
     pa.binary(), 8, [None, pa.py_buffer(np.cumsum(np.arange(-1, 8)).astype(np.int32) + 1), pa.py_buffer(bytes(28))]
 )
-"""Bytes that fill a value up to whole words. `pa.array` would import pandas."""
+"""The bytes that fill a value up to whole words. `pa.array` would import pandas."""
 _HELD: Final = ("key", "value", "partition")
-"""The columns of rows that wait. `create_time` and `headers` follow where the rows have them."""
+"""The columns of waiting rows, to which `create_time` and `headers` are added if the rows have them."""
 
 
 @dataclass(slots=True)
@@ -70,11 +73,11 @@ class Stager:
     """Turns the rows of one task into L0 objects.
 
     Args:
-        topic: the topic of all rows; by default each row names its own.
-        turn: the number of a batch that may be replayed; otherwise None.
-        pool: packs and writes.
-        first: the partition at which the round-robin of rows without partition and key begins.
-        object_bytes: size of the records at which an L0 object is closed.
+        topic: the topic of all rows; by default, each row names its topic.
+        turn: the number of the batch if it may be replayed; otherwise None.
+        pool: the executor that packs and writes objects.
+        first: the partition at which the round-robin for rows without partition and key begins.
+        object_bytes: the size of the records at which an L0 object is closed.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class Stager:
         """Write all rows, and return the objects in the order of the rows.
 
         Raises:
-            UsageError: a row has no value, or names no topic, or a partition that its topic does not have.
+            UsageError: a row has no value or no topic, or names a partition that its topic does not have.
             NotFoundError: a topic does not exist.
         """
         staged: list[WrittenObject] = []
@@ -131,7 +134,7 @@ class Stager:
         return self._state.topic(name)
 
     def _take(self, topic: Topic, batch: pa.RecordBatch) -> Iterator[_HeldRows]:
-        """Hold rows of a topic, and yield objects that they fill."""
+        """Buffer rows of a topic, and yield the rows of each object that they fill."""
         value, key = columns.binary_of(batch, "value"), columns.binary_of(batch, "key")
         if value is None:
             row_name = f"a row for topic {topic.name!r}"
@@ -175,7 +178,9 @@ class Stager:
         return chosen
 
     def _partitions(self, topic: Topic, named: Rows, keys: pa.Array) -> Rows:
-        """Return the partition of each row: the one that it names, that of its key, or the next one round-robin."""
+        """Return the partition of each row: the partition that it names, that of its key, or the next one in the
+        round-robin.
+        """
         chosen = named
         if keys.null_count < len(keys):
             encoded = keys.dictionary_encode(null_encoding="encode")
@@ -238,18 +243,18 @@ def digest_of(
     times: Rows | None = None,
     headers: pa.Array | None = None,
 ) -> int:
-    """Return the digest of these rows of a topic, by which a batch that is repeated under its number is compared with the
-    one that landed. It finds mistakes; it does not withstand somebody who searches for two batches with the same digest.
+    """Return the digest of rows of a topic, by which a batch that is repeated under its number is compared with the
+    landed one. It detects mistakes, but not an attacker who searches for two batches with the same digest.
 
-    It is the sum of a hash of each row, modulo 2^64: the same rows have the same digest, in whatever order they come and
-    however they are cut into tasks and objects. A row's hash covers its topic, value, key,
-    create time and headers, but not its partition, which a replay may choose anew: the column may be `rand()`. A function
-    that is called for each row would cost a third of what the rest of a task's work costs.
+    It is the sum of a hash of each row, modulo 2^64, so the same rows have the same digest in any order, and however
+    they are cut into tasks and objects. A row's hash covers its topic, value, key, create time and headers, but not its
+    partition, which a replay may choose anew, since the column may be `rand()`. A function called for each row would
+    cost a third as much as the rest of a task's work.
 
     Args:
-        times, headers: without them, or where a row has none, its hash is that of a version that knew none.
+        times, headers: a row without them has the same hash as in versions that did not support them.
     """
-    # An earlier version hashed the partition, too, and its seed was this one for no partition (-1).
+    # An earlier version also hashed the partition; this is its seed for no partition (-1).
     seed = (zlib.crc32(topic.encode()) << 32 | len(topic)) - 1
     hashes = _hashes(np.full(len(values), seed, np.uint64), values, keys)
     if times is not None:
@@ -264,7 +269,7 @@ def digest_of(
 
 
 def _hashes(seeds: _Hashes, values: pa.Array, keys: pa.Array) -> _Hashes:
-    """Return a hash of each value with its key, either of which may be null."""
+    """Return a hash of each value with its key. Both may be null."""
     hashes = _mixed(seeds)
     without_key, without_value = ~columns.is_valid(keys), ~columns.is_valid(values)
     value_lengths, key_lengths = (
@@ -283,9 +288,9 @@ def _hashes(seeds: _Hashes, values: pa.Array, keys: pa.Array) -> _Hashes:
 
 
 def _polynomials(words: _Hashes, ends: Rows) -> _Hashes:
-    """Return the polynomial over the words of each row, which ends at the word in `ends`."""
+    """Return the polynomial over the words of each row, whose end is in `ends`."""
     powers, inverses = _powers(1 << len(words).bit_length())
-    terms = words >> np.uint64(32)  # so that a difference is never in the highest bits alone
+    terms = words >> np.uint64(32)  # so that a difference is never only in the highest bits
     terms ^= words
     terms *= powers[: len(words)]
     sums = np.zeros(len(words) + 1, np.uint64)
@@ -304,7 +309,7 @@ def _powers(count: int) -> tuple[_Hashes, _Hashes]:
 
 
 def _mixed(x: _Hashes) -> _Hashes:
-    """Return each number's bits, spread over the whole number (the finalizer of SplitMix64)."""
+    """Return numbers in which each bit affects all bits (the finalizer of SplitMix64)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

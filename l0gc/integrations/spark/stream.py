@@ -1,13 +1,15 @@
-"""Drives a stream: how far the topics go, how much the next micro-batch takes, and which records its tasks read.
+"""Drive a stream: determine the end of the topics, the size of the next micro-batch, and the records that its tasks
+read.
 
-A micro-batch is two positions for each partition, which Spark writes into the checkpoint before it runs anything. The same
-positions give the same records in the same order by partition, so a replayed micro-batch equals the interrupted one. If
-records at a query's position were deleted, it fails, or skips them if its options accept that.
+A micro-batch consists of two positions for each partition, which Spark writes to the checkpoint before it runs the
+batch. The same positions give the same records, in the same order in each partition, so a replayed micro-batch equals
+the interrupted one. If records at a query's position were deleted, the query fails, or skips them if its options accept
+that.
 
-A position is the next record's offset. The checkpoint holds the JSON of Spark's Kafka connector,
-`{"topic":{"0":23,"1":5}}`, the topic's incarnation, since the offsets of a deleted topic mean nothing in a later one of its
-name, and the last entry of each journal that the positions follow from. A journal without that entry was set back, or
-belongs to a copy of the cluster, even if it has grown past the positions (hazard 38).
+A position is the offset of the next record. The checkpoint contains the JSON of Spark's Kafka connector,
+`{"topic":{"0":23,"1":5}}`, the topic's incarnation, since the offsets of a deleted topic mean nothing in a later one of
+the same name, and the last entry of each journal from which the positions follow. A journal without that entry was set
+back, or belongs to a copy of the cluster, even if it has grown past the positions (hazard 38).
 """
 
 from __future__ import annotations
@@ -33,16 +35,16 @@ from l0gc.streamlog.topic_view import TopicView
 _log: Final = logging.getLogger(__name__)
 
 _PLACES: Final = 1 << 15
-"""The number of places that a query remembers: more than two for each of the 9,999 journals that a cluster may have."""
+"""The number of places that a query caches: more than two for each of the 9,999 journals that a cluster may have."""
 
 Json = dict[str, dict[str, Any]]
-"""Positions as a checkpoint holds them."""
+"""Positions in the form of a checkpoint."""
 Positions = dict[str, Rows]
-"""By topic, the position in each partition."""
+"""The position in each partition, by topic."""
 
 
 class Stream:
-    """Holds one query's view of its topics, with the journals' handles, since each micro-batch looks at all of them."""
+    """A query's view of its topics, with the journals' handles, since each micro-batch reads all journals."""
 
     def __init__(
         self, cluster: ClusterHandles, options: ReadOptions, clock: Callable[[], float] = time.monotonic
@@ -51,14 +53,14 @@ class Stream:
         self._last_trigger: float | None = None
         journal = functools.cache(cluster.journal)
         self._planner = Planner(cluster, options, journal)
-        # Each poll asks again about the same places, and an old one may cost a request.
+        # Each poll checks the same places again, and an old one may cost a request.
         self._holds = functools.lru_cache(_PLACES)(lambda number, place: journal(number).replica.holds(place))
         self._target: dict[int, Rows] | None = None
         self._views: dict[tuple[int, PartitionRange], TopicView] = {}
         self._last: tuple[Json, dict[str, Ranges]] | None = None
 
     def initial(self) -> Json:
-        """Return where a query without a checkpoint begins. Raises as `Planner.batch`."""
+        """Return the positions at which a query without a checkpoint begins. Raises the errors of `Planner.batch`."""
 
         def begin(view: TopicView) -> tuple[Rows, Rows]:
             read = self._planner.is_read(view.topic)[view.range.first : view.range.end]
@@ -68,8 +70,8 @@ class Stream:
         return self._json(extents, {name: e.starts for name, e in extents.items()})
 
     def _extents(self, ask: Callable[[TopicView], tuple[Rows, Rows]] | None = None) -> dict[str, Ranges]:
-        """Return the topics' present extents, or what `ask` returns at the query's beginning; an unread partition counts as
-        empty.
+        """Return the current ranges of the topics or, at the start of the query, the results of `ask`. A partition that
+        is not read counts as empty.
         """
         extents: dict[str, Ranges] = {}
         self._views = {}
@@ -90,29 +92,29 @@ class Stream:
         return extents
 
     def newest(self) -> Json:
-        """Return how far the topics go, as `next_end` found them, after which Spark asks at once."""
+        """Return the ends of the topics that `next_end` found. Spark calls this right after `next_end`."""
         extents = self._last[1] if self._last else self._extents()
         return self._json(extents, {name: e.ends for name, e in extents.items()})
 
     def stop_at_newest(self) -> None:
-        """Ignore everything that is uploaded from now on."""
+        """Ignore all records that are uploaded from now on."""
         self._target = {e.topic.revision: e.ends for e in self._extents().values()}
 
     def next_end(self, start: Mapping[str, Json], *, everything: bool) -> Json:
-        """Return where the micro-batch ends that begins at `start`. A topic that `start` lacks begins with its first
-        record, so a new topic is read completely.
+        """Return the end of the micro-batch that begins at `start`. A topic that is missing in `start` begins with its
+        first record, so a new topic is read completely.
 
         Args:
-            everything: ignore the limits.
+            everything: whether to ignore the limits.
 
         Raises:
-            OffsetOutOfRangeError: the next records were deleted, or never existed.
+            OffsetOutOfRangeError: the next records were deleted or have never existed.
         """
         extents = self._extents()
         starts = self._positions(start, extents)
         ranges = self._checked(extents, starts, {name: e.ends for name, e in extents.items()}, reached=starts)
         for name, r in ranges.items():
-            # A partition whose start was deleted begins where it has records, or else where it ends.
+            # A partition whose start was deleted begins at its first record, or else at its end.
             first = np.minimum(np.maximum(r.starts, extents[name].starts), r.ends)
             end = r.ends
             if self._target is not None:
@@ -129,16 +131,18 @@ class Stream:
             ends = limited(less, weight, self._options.max_bytes)
         json = self._json(extents, ends)
         for name, of_topic in json.items():
-            # Other topics' entries are nothing new: Spark begins a micro-batch whenever its end differs from its start.
+            # New entries of other topics must not count, since Spark begins a micro-batch whenever its end differs from
+            # its start.
             if name in start and np.array_equal(ends[name], starts[name]):
                 of_topic[JOURNALS] = start[name].get(JOURNALS, of_topic[JOURNALS])
         self._last = json, extents
         return json
 
     def _is_too_early(self, waiting: int) -> bool:
-        """Return whether a micro-batch would have fewer records than wanted, and the one before is not long ago. The first
-        one of a driver is never too early, and with trigger `availableNow` none is: the query would end with records
-        unread."""
+        """Return whether a micro-batch would have fewer records than `min_offsets`, and the previous one was recent.
+        The first one of a driver is never too early. With the trigger `availableNow`, no micro-batch is, since the
+        query would end with unread records.
+        """
         least, now = self._options.min_offsets, self._clock()
         last = self._last_trigger
         recent = last is not None and (now - last) * 1000 < self._options.trigger_delay_ms
@@ -150,8 +154,8 @@ class Stream:
     def _checked(
         self, extents: Mapping[str, Ranges], starts: Positions, ends: Positions, *, reached: Positions
     ) -> dict[str, Ranges]:
-        """Return these ranges. Raises `OffsetOutOfRangeError` if a partition ends before `reached`, or begins after
-        `starts`, and that is not accepted.
+        """Return these ranges. Raises `OffsetOutOfRangeError` if a partition ends before `reached` or begins after
+        `starts`, unless that is accepted.
         """
         ranges = {}
         for name, e in extents.items():
@@ -165,10 +169,10 @@ class Stream:
         return ranges
 
     def slices(self, start: Json, end: Json) -> list[Slice]:
-        """Return the tasks of a micro-batch, by what `next_end` found if that has just given this end: a task looks itself.
+        """Return the tasks of a micro-batch. If `next_end` has just returned this end, use the ranges that it found.
 
         Raises:
-            OffsetOutOfRangeError: some of its records were deleted.
+            OffsetOutOfRangeError: some of the records were deleted.
         """
         last, self._last = self._last, None
         extents = last[1] if last and last[0] == end else self._extents()
@@ -180,13 +184,13 @@ class Stream:
         )
 
     def _positions(self, stored: Mapping[str, Any], extents: Mapping[str, Ranges]) -> Positions:
-        """Return the positions in a checkpoint, for the topics as they are now; what it does not name is at its first
-        record.
+        """Return the positions in a checkpoint for the current topics. A partition that the checkpoint does not name
+        begins at its first record.
 
         Raises:
-            OffsetOutOfRangeError: a topic is not read any more, or was deleted and created again, or a journal was set back,
-                and that is not accepted.
-            UsageError: it has a partition that its topic does not have.
+            OffsetOutOfRangeError: a topic is no longer read, or was deleted and created again, or a journal was set
+                back, and that is not accepted.
+            UsageError: the checkpoint has a partition that its topic does not have.
         """
         if gone := sorted(set(stored) - set(extents)):
             self._lost(
@@ -215,7 +219,7 @@ class Stream:
         return positions
 
     def _json(self, extents: Mapping[str, Ranges], positions: Positions) -> Json:
-        """Return positions as a checkpoint holds them: those of the partitions that are read."""
+        """Return the positions of the partitions that are read, in the form of a checkpoint."""
         topics = {}
         for name, rows in positions.items():
             topic = extents[name].topic
@@ -235,14 +239,14 @@ class Stream:
 
 
 def limited(ranges: Mapping[str, Ranges], total: float, limit: int) -> Positions:
-    """Return where a batch ends that takes about `limit` of `total`: a proportional part of each partition, but at least
-    one record, so that none starves.
+    """Return the end of a batch that takes about `limit` of `total`: a proportional part of each partition, but at
+    least one record, so that no partition starves.
     """
     ends: Positions = {}
     for name, r in ranges.items():
         lengths = np.maximum(r.ends - r.starts, 0)
         if total > limit:
-            # Rounded where they are added up, so that their sum is the limit.
+            # The cumulative sums are rounded, so that the shares add up to the limit.
             shares = np.diff(np.rint(np.cumsum(lengths * (limit / total))), prepend=0).astype(np.int64)
             lengths = np.minimum(lengths, np.maximum(shares, 1))
         ends[name] = r.starts + lengths
