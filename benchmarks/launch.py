@@ -21,7 +21,7 @@ from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
 LINGER_SECONDS = 20.0
-"""How long the processes that a program leaves running may take to end before they are killed."""
+"""How many seconds the processes that a program leaves running get to end before they are killed."""
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """The benchmarks' command line: starts an S3 server, runs the given scenarios, prints the results and keeps them as
 JSON.
 
-The exit code tells whether everything ran, not whether the goals were met: a busy machine must not look like a defect.
+The exit code shows whether everything ran, not whether the goals were met: a busy machine must not look like a defect.
 """
 
 from __future__ import annotations

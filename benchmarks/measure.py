@@ -43,7 +43,7 @@ class Sample:
 
 
 class Bench:
-    """Where programs run: their environment, a scratch folder, and the remaining time for all of them."""
+    """Runs programs: holds their environment, a scratch folder, and the remaining time for all of them."""
 
     def __init__(self, environment: Mapping[str, str], scratch: Path, seconds: float) -> None:
         self.environment = dict(environment)

@@ -1,6 +1,6 @@
-"""The setting that the benchmarks share: where programs run, how many rounds, and the inputs.
+"""The setting that the benchmarks share: programs, rounds and inputs.
 
-Every upload has its own prefix in one bucket, so that no run finds anything of another.
+Every upload has its own prefix in one bucket, so that no run finds another one's objects.
 """
 
 from __future__ import annotations

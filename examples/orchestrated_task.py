@@ -18,7 +18,8 @@ import l0gc
 from l0gc.errors import L0gcError
 
 AGAIN = {1, 3}
-"""Exit codes of errors that may be gone the next time: the store failed, or some objects did. Other errors persist."""
+"""Exit codes of errors that another attempt may not meet: the store failed, or some objects did. Other errors persist.
+"""
 
 
 def load(url: str, topic: str, files: Sequence[Path], *, attempts: int = 4, wait_s: float = 5.0) -> tuple[int, int]:

@@ -95,7 +95,7 @@ def _shares_spark(file: str) -> bool:
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Let each process begin with another part, so that it reads what others have compiled.
+    """Let each process begin with a different part of the tests, so that it reads what others have compiled.
 
     In a fresh checkout, pytest's rewriting of asserts is most of the collection.
     """
@@ -151,7 +151,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith(("AWS_", "L0GC_")):
             monkeypatch.delenv(name)
-    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # no settings file can be there
+    monkeypatch.setenv("XDG_CONFIG_HOME", os.devnull)  # a place without a settings file
 
 
 @pytest.fixture(scope="session")

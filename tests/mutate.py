@@ -51,7 +51,7 @@ def main(part: str) -> None:
 
 
 def is_text(change: str) -> bool:
-    """Return whether a change, as a diff, is to the text of a message alone: its case, or a mark around it."""
+    """Return whether a change, given as a diff, affects only the text of a message: its case, or a mark around it."""
     sides = ["".join(line[1:] for line in change.splitlines()[3:] if line[:1] == side) for side in "-+"]
     return sides[0].lower() == sides[1].replace("XX", "").lower()
 

@@ -40,7 +40,7 @@ def _changed(base: str) -> list[str]:
 
 
 def main(base: str = "main") -> int:
-    """Run them; return pytest's exit code, or 0 if nothing that has tests changed."""
+    """Run the tests of changed files; return pytest's exit code, or 0 if no changed file has tests."""
     changed = _changed(base)
     if "CHANGELOG.md" not in changed and any(name.startswith("l0gc/") for name in changed):
         print("CHANGELOG.md is unchanged; it needs a line if a user can see the change")  # noqa: T201

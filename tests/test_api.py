@@ -55,7 +55,7 @@ CONTRACT = {
     "delete-records": "partitions records l1_objects bytes lost starts errors",
     "status": "cluster_id cluster_epoch watermark computable_watermark held_back_by unreconciled_records garbage",
 }
-"""The least fields of each command's JSON."""
+"""The fields that each command's JSON has at least."""
 
 
 def has_the_names_of(command: str, result: object) -> None:
@@ -502,7 +502,7 @@ def test_the_library_does_what_the_commands_do() -> None:
 
 
 def test_every_command_or_its_method_is_run_by_a_test() -> None:
-    """The test is in another file than this and those that list all commands."""
+    """A test counts only outside of this file and those that list all commands."""
     lists = {"test_api.py", "test_refused.py", "test_docs.py", "iam.py"}
     tests = "".join(path.read_text() for path in (ROOT / "tests").rglob("*.py") if path.name not in lists)
     untested = []

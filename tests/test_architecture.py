@@ -351,7 +351,7 @@ def test_the_collector_knows_nothing_of_the_stream_log() -> None:
 
 
 def test_others_use_only_the_listed_parts_of_watermark() -> None:
-    """The stream log and the collector use no other part."""
+    """The stream log and the collector use no other parts of it."""
     used = {
         i.split(".")[2]
         for package in ("streamlog", "collect")

@@ -31,7 +31,7 @@ def test_every_error_has_a_documented_exit_code(error: type[errors.L0gcError]) -
 @pytest.mark.parametrize("error", ALL, ids=lambda c: c.__name__)
 def test_a_more_special_error_exits_like_its_branch(error: type[errors.L0gcError]) -> None:
     branches = {
-        errors.UnansweredObjectError: 1,  # work goes on without the object, as without a damaged one, and nothing is wrong
+        errors.UnansweredObjectError: 1,  # work continues without the object, as without a damaged one
         errors.UsageError: 2,
         errors.PartialFailureError: 3,
         errors.SafetyError: 4,

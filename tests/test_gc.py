@@ -403,7 +403,7 @@ def test_a_step_that_failed_in_the_last_run_is_due(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("used", [1, 4])
 def test_a_quiet_run_reads_each_journal_once(partitions: int, used: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The controller's log costs its format, a listing, two entries, then one request each time. A journal costs a
-    listing, its entries, and one request for each question; one that no topic uses, a listing. One more request asks
+    listing, its entries, and one request for each question; an unused journal costs a listing. One more request asks
     for a pause.
     """
     handles = topic_in_memory(partitions, used)

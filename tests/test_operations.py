@@ -185,7 +185,7 @@ CORE: Final = {
     "vacuum": ("l0gc.collect.vacuum", "VacuumRun"),
     "verify": ("l0gc.inspect.verify.run", "verify"),
 }
-"""The function that does an operation's work, for which its options are."""
+"""The function that does an operation's work."""
 ELSEWHERE: Final = {
     ("merge", "dry_run"),
     ("read", "pin"),
@@ -251,8 +251,8 @@ EFFECTS: Final = {
 
 @pytest.fixture
 def unread(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
-    """Return the options that l0gc has not read yet, by their commands; building or checking an operation does not
-    count.
+    """Return the options that l0gc has not read yet, by their commands; building or checking an operation is not a
+    read.
     """
     left = {(kind.command(), name) for kind in OPERATIONS.values() for name in options_of(kind)}
 
@@ -312,7 +312,9 @@ def test_every_option_is_used_in_a_test_of_its_effect() -> None:
 
 
 def test_whether_a_shadow_run_is_whole_is_tested_with_each_option() -> None:
-    """Exempt are options that leave nothing or resemble a tested limit; every other one has its own test there."""
+    """An option is exempt if its runs leave nothing or if it resembles a tested limit; every other option has its own
+    test there.
+    """
     partial_runs = {name for options in PARTIAL for name in options} | {"max_delete_ratio", "grace_s"}
     leave_nothing = {"dry_run", "shadow", "record", "record_dir", "max_rate", "purge_versions"}
     assert partial_runs | leave_nothing == set(types_of(Sweep))

@@ -245,7 +245,7 @@ HARMLESS = {
     ),
     *("oauth2-server-uri",),
 }
-"""Properties whose names sound like secrets, but which name places or ways, or have inner names of their own."""
+"""Properties whose names sound like secrets, but which hold places, ways, or names of their own."""
 SOUND = re.compile(r"key|secret|token|credential|password|auth|connection")
 
 

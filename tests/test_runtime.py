@@ -33,7 +33,7 @@ AT_START = (
 
 
 def test_a_command_that_makes_many_objects_looks_for_cycles_from_then_on() -> None:
-    """If it has set the frequency before, that stays, and what was imported by then is not searched."""
+    """A frequency that the command has set before stays, and Python does not search what was imported by then."""
     for said, expected in (("pass", "10000 30 0 False"), ("give_memory_back()", "700 10 0 True")):
         command = [sys.executable, "-c", AT_START.format(said)]
         assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip() == expected

@@ -20,7 +20,7 @@ from tests.test_api import over
 ROOT = Path(__file__).parents[1]
 FUNCTION = re.compile(r"`(l0gc/[\w/]+\.py)::([\w.]+)`")
 TWICE = 2
-"""How often a walk may return to a file: more often would not be a walk through a house."""
+"""How often a walk may return to a file; a walk that returns more often is not a clear path."""
 
 
 def walk(heading: str) -> list[list[tuple[str, str]]]:
@@ -42,7 +42,7 @@ WALKS = {
 
 @contextmanager
 def calls_of(functions: set[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    """Record which of these are called, on any thread, one after another."""
+    """Yield a list of these functions' calls, on any thread, in order."""
     calls: list[tuple[str, str]] = []
     prefix = f"{ROOT}/"
 

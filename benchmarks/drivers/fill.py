@@ -1,9 +1,9 @@
 """Found a cluster, fill it with L0 objects, and publish M; the environment names the cluster.
 
-Run as a script: `fill.py SHARDS GARBAGE LIVE [GARBAGE LIVE]`; the last two count objects that the store generates and
-that are not put. The published watermark has the counts that `compute-watermark` would have seen. Garbage has the
-epochs 1 to M, live objects the epochs above it. Names are random and the same in every run; each goes to the shard that
-l0gc's own hash gives it. Prints what it created as JSON.
+Run as a script: `fill.py SHARDS GARBAGE LIVE [GARBAGE LIVE]`; the last two are numbers of objects that the store
+generates, and that are therefore not put. The published watermark has the counts that `compute-watermark` would have
+found. Garbage has the epochs 1 to M, and live objects have the epochs above it. Names are random but the same in every
+run; l0gc's own hash selects the shard of each. Prints what it created as JSON.
 """
 
 from __future__ import annotations

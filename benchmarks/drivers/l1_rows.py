@@ -1,7 +1,7 @@
-"""Measures a journal with very many L1 objects, as rows alone: `l1_rows.py fill ROWS`, `l1_rows.py head`, and
-`l1_rows.py replay`.
+"""Measures a journal that lists very many L1 objects, which exist only as rows: `l1_rows.py fill ROWS`, `l1_rows.py
+head`, and `l1_rows.py replay`.
 
-The environment names the cluster. Prints the checkpoint's size, or what was read and how long it took, as JSON.
+The environment names the cluster. Prints as JSON the checkpoint's size, or what was read and how long it took.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _fill(opened: api.Cluster, rows: int) -> int:
     for _ in range(3):
         cluster.controller.advance()
     topic, handle = cluster.controller.snapshot().topic("flights"), cluster.journal(0)
-    handle.advance(cluster.controller.epoch())  # a checkpoint needs an entry
+    handle.advance(cluster.controller.epoch())  # a checkpoint needs a new entry
     chance, each = np.random.default_rng(1), rows // PARTITIONS
     listed = np.zeros(each * PARTITIONS, L1_ROW)
     listed["partition"] = np.repeat(np.arange(PARTITIONS), each)

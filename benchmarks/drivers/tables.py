@@ -1,7 +1,7 @@
-"""Builds a topic with very many L1 objects, of which only the journal's rows exist: `tables.py FILES ROUND`.
+"""Builds a topic with very many L1 objects, which exist only as rows of the journal: `tables.py FILES ROUND`.
 
 The environment names the cluster. Round 0 creates it; each later round adds ten objects and removes twenty: the oldest
-of ten partitions, and ten that five merges replaced. A sync of a table opens none of them.
+of ten partitions, and ten that five merges replaced. A sync of a table opens none of these objects.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main(files: int, round_: int) -> dict[str, Any]:
             opened.topics.create("flights", PARTITIONS)
             cluster.controller.advance()
         topic, handle = cluster.controller.snapshot().topic("flights"), cluster.journal(0)
-        handle.advance(cluster.controller.advance())  # a checkpoint needs an entry
+        handle.advance(cluster.controller.advance())  # a checkpoint needs a new entry
         rows = [_rows(p, files // PARTITIONS + (p < files % PARTITIONS), round_) for p in range(PARTITIONS)]
         state = TopicState(topic.revision, topic.topic_id)
         state.listed = RowList(np.concatenate(rows))

@@ -1,5 +1,5 @@
-"""Sweeps as a simple script with boto3 does: list everything, compare epochs, delete with 8 threads. No record, no
-pace, no check.
+"""Sweeps as a simple script with boto3 does: lists everything, compares epochs, and deletes with 8 threads, without
+record, pace or check.
 
 Run as a script: `boto_sweep.py BUCKET PREFIX WATERMARK`.
 """

@@ -1,7 +1,7 @@
 """Writes the lines of a file to one Parquet file on the local disk with DuckDB, on all cores, as a whole process.
 
-l0gc's reconcile is compared with this, which does not check, order, upload or commit anything. Usage: duckdb_lines.py
-SOURCE TARGET
+The benchmarks compare l0gc's reconcile with this program, which does not check, order, upload or commit anything.
+Usage: duckdb_lines.py SOURCE TARGET
 """
 
 from __future__ import annotations

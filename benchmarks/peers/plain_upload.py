@@ -24,8 +24,8 @@ from botocore.config import Config
 
 BATCH_BYTES = 4 << 20
 RECORD_OVERHEAD = 16
-"""The bytes that l0gc adds to a record's own when it counts; counted here, too, so that the objects are as many and as
-large.
+"""The bytes that l0gc counts for a record in addition to its own; counted here, too, so that objects have the same
+number and size.
 """
 THREADS = 2
 SCHEMA = pa.schema([("timestamp", pa.timestamp("ms", tz="UTC")), ("key", pa.binary()), ("value", pa.binary())])

@@ -15,7 +15,7 @@ ROUNDS: Final = 32
 HISTORY_PARTITIONS: Final = 1_000
 HISTORY_PUTS_GOAL: Final = 42_000 / 25
 HISTORY_GETS_GOAL: Final = 50_032 / 50
-"""Shares of the cost of an object for each partition and round."""
+"""The goals are shares of what separate objects for each partition and round would cost."""
 
 
 def shared_l1(setting: Setting) -> Result:

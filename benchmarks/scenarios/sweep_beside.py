@@ -116,7 +116,9 @@ def _on(program: Program, filling: Filling, server: SeaweedFS) -> Sample:
 
 
 def _floor(samples: Mapping[str, Sequence[Sample]]) -> str:
-    """Describe the server's CPU time, and the least duration with the program's: they share this machine's cores."""
+    """Describe the server's CPU time, and the shortest possible duration: server and program share this machine's
+    cores.
+    """
     cores = os.cpu_count() or 1
     medians = {
         name: (median(s.output[SERVER] for s in runs), median(s.output[SERVER] + s.cpu for s in runs) / cores)
@@ -197,7 +199,9 @@ def _s5cmd_filter(setting: Setting, how: str) -> Program:
 
 
 def _rclone(setting: Setting) -> Program:
-    """Return rclone with one listing for the whole prefix, and 32 deletes at once, where its default is 8."""
+    """Return a program that runs rclone with one listing for the whole prefix, and 32 deletes at once, where its
+    default is 8.
+    """
     rclone = setting.program("rclone")
 
     def run(bucket: str, endpoint: str, environment: Mapping[str, str]) -> Sample:

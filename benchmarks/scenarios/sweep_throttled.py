@@ -21,7 +21,7 @@ from benchmarks.support.generated import GeneratedBucket
 
 SETTLE_S: Final = 5.0
 RUN_S: Final = 45
-"""How many seconds' worth of garbage there is."""
+"""For how many seconds the garbage lasts at the limit."""
 APART_GOAL: Final = 0.1
 LIMITS: Final = (500, 2_000, 5_000)
 FAR_LIMITS: Final = (3_500, 20_000)

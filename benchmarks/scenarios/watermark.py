@@ -32,9 +32,9 @@ JOURNALS: Final = 16
 AUTO_GOAL: Final = 1.2
 FAR_S: Final = 0.05
 EXECUTOR_KEYS: Final = 1_000_000
-"""Half of them are garbage when a sweep is measured, which jumps over the others."""
+"""In the measured sweep half of them are garbage, since a sweep jumps over live objects."""
 EXECUTOR_GOALS: Final = {2: 1.8, 4: 3.4}
-"""The factor by which this many tasks at once must be faster than one."""
+"""How many times as fast as a single task this number of tasks must be."""
 
 
 def scan_beside(setting: Setting) -> Result:
@@ -83,7 +83,7 @@ def _boto_scan(setting: Setting, environment: dict[str, str], bucket: str) -> Sa
 
 
 def _check_sums(samples: dict[str, list[Sample]]) -> None:
-    """Raise `BenchmarkFailedError` if both do not report the same of the bucket."""
+    """Raise `BenchmarkFailedError` if the two programs report different sums for the bucket."""
     expected = samples[PLAIN][0].output["epochs"]
     for sample in samples[OURS]:
         found = {str(r["epoch"]): [r["objects"], r["bytes"]] for r in sample.output["listing"]["epochs"]}

@@ -104,7 +104,7 @@ def prepared(setting: Setting, fill: Callable[[SeaweedFS], None]) -> Iterator[Pa
 
 
 def warm_up(server: SeaweedFS, bucket: str) -> None:
-    """Write once: a server that has just started takes seconds for that, and only l0gc writes (its record)."""
+    """Write once, because the first write of a new server takes seconds, and only l0gc's sweep writes (its record)."""
     server.client().put_object(Bucket=bucket, Key="warm", Body=b"up")
 
 

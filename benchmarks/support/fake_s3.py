@@ -35,7 +35,9 @@ _SLOW_DOWN: Final = f"{_XML}<Error><Code>SlowDown</Code><Message>Please reduce y
 
 
 class Tokens:
-    """A token bucket; None for no limit. `taken` has how many objects were admitted when, `refused` counts the rest."""
+    """A token bucket; a rate of None means no limit. `taken` lists the time and number of admitted objects, `refused`
+    counts the refused requests.
+    """
 
     def __init__(self, rate: float | None) -> None:
         self._rate = rate
@@ -85,7 +87,7 @@ class FakeS3:
         self._thread.join()
 
     def begin(self) -> None:
-        """Count anew, and apply the limit and the delay; before this call, the cluster is founded."""
+        """Reset the counts, and apply the limit and the delay from this call on; the cluster is founded before."""
         self.counts.clear()
         self.tokens, self.delay_s = Tokens(self._rate), self._delay_s
 
@@ -120,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().handle()
 
     def handle_expect_100(self) -> bool:
-        """Ask for the body at once: a client without an answer waits a second."""
+        """Ask for the body at once, because a client without an answer waits a second."""
         answered = super().handle_expect_100()
         self.wfile.flush()
         return answered

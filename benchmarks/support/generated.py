@@ -1,8 +1,8 @@
 """A bucket of any size that is generated as it is listed: a key follows from its number, and is not stored.
 
-The bucket stores one byte for each key, whether it was deleted, and the few small objects that are not L0 objects. The
-keys have the order, the shape and the spread of a cluster's: shards of equal size, in each the garbage (epochs 1 to M)
-before the live objects. Bodies below `l0gc/runs/` are counted and discarded.
+For each key one byte records whether the object was deleted. The few small objects that are not L0 objects are stored.
+The keys have the order, the shape and the spread of a cluster's: shards of equal size, in each the garbage (epochs 1 to
+M) before the live objects. Bodies below `l0gc/runs/` are counted and discarded.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class GeneratedBucket:
         return f"{DATA}{shard:03}/{epoch:018}/{place:08x}-{rest}"
 
     def number(self, key: str) -> int:
-        """Return the place of the object with that key, -1 if there is none."""
+        """Return the place of the object with that key, or -1."""
         match = _KEY.match(key)
         if match is None or int(match[1]) >= self.shards:
             return -1

@@ -1,8 +1,8 @@
 """Write the alert rules and the dashboard from the table of what can go wrong.
 
 `.venv/bin/python -m docs.programs.alerts`; docs/programs/tables.py writes the table in docs/reference/metrics.md.
-Several jobs export the same gauges, each as of its own last run, and an old one must neither hide a fault nor keep one:
-`newest` takes those of the latest run.
+Several jobs export the same gauges, each with the values of its last run. An old value must neither hide a fault nor
+keep one alive, so `newest` takes those of the latest run.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ DAILY = "merge|expire|vacuum|verify|table-sync"
 DELETING = "sweep|vacuum|gc"
 SUCCESS = "l0gc_last_success_timestamp_seconds"
 UNPAUSED = f"unless on (url) {cause(PAUSED)}"
-"""While sweeps are paused, each step of `DELETING` ends with 4."""
+"""Excludes clusters whose sweeps are paused, because each step of `DELETING` then ends with 4."""
 
 ALERTS = (
     # -- data is lost or in danger

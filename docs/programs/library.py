@@ -1,4 +1,5 @@
-"""Write again what follows from l0gc/api and l0gc/operations.py: `.venv/bin/python -m docs.programs.library`.
+"""Write the parts of the documents and of l0gc that follow from l0gc/api and l0gc/operations.py: `.venv/bin/python -m
+docs.programs.library`.
 
 These are the reference in docs/work/library.md, from the docstrings, and l0gc/api/keywords.py, with the options as
 keywords, for which type checkers need a `TypedDict`.

@@ -1,4 +1,4 @@
-"""The links to a document from texts in the code: they name only its file, as `l0gc help` does, not its folder."""
+"""Links to documents from texts in the code: a text names only a document's file, as `l0gc help` does, not its folder."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def whole() -> click.Group:
 
 
 def _with_sentence(command: click.Command, short: str = "") -> click.Command:
-    """Return a copy whose short help is a whole sentence, which click would cut off, and without hidden parts."""
+    """Return a copy without hidden parts, whose short help is a whole sentence; click would cut the sentence off."""
     command = copy.copy(command)
     command.short_help = short or _first(command)
     command.params = [p for p in command.params if not getattr(p, "hidden", False)]
@@ -56,7 +56,7 @@ def write(directory: Path) -> list[Path]:
 
 
 def _examples(page: str) -> str:
-    """Keep the lines of examples, which `--help` does with a control character."""
+    """Keep the line breaks of examples, for which `--help` uses a control character."""
     return re.sub(r"\x08\n(.*?)(?=\n\.SH|\Z)", r".nf\n\1\n.fi", page, flags=re.DOTALL)
 
 

@@ -63,7 +63,7 @@ ONCE: Final = {
     "merge": Requests(gets=3, puts=1),
     # two reads of the controller, M before and while it is published, the time twice; writes of M, its copy and the note
     "compute-watermark": Requests(gets=7, puts=3),
-    # the new snapshot
+    # a new snapshot
     "scan snapshot": Requests(puts=1),
     # unfinished uploads; its name, the controller, M, versioning, the pause, the time; at its end, 1 GET and 2 PUTs
     "sweep": Requests(lists=1, gets=7, puts=2),
@@ -71,7 +71,7 @@ ONCE: Final = {
 """The requests that a run of a command makes once, besides the logs that it reads and what grows with its work."""
 
 WORKERS: Final = 16
-"""The workers that the sweep's bound on LIST leaves to its eight scanners."""
+"""The extra LIST requests that the sweep's bound allows its eight scanners."""
 
 SCANNERS: Final = 8
 """The scanners of a sweep in one process, each with a page at a time."""
@@ -151,8 +151,8 @@ def lost_race() -> Requests:
 
 
 def truncation(old: float, checkpoints: int = 2) -> Requests:
-    """Return the requests of deleting `old` covered entries, and all but the last two checkpoints, after raising the
-    boundary.
+    """Return the requests that raise the boundary, and then delete `old` covered entries and all but the last two
+    checkpoints.
     """
     deleted = batches(old + max(0, checkpoints - 2))
     return Requests(gets=1 if old else 0, puts=1 if old else 0, deletes=deleted)

@@ -26,7 +26,7 @@ for dag_id, (schedule, jobs) in SCHEDULES.items():
         schedule=schedule,
         start_date=START,
         catchup=False,  # a run does all the work that is there, so missed runs need no repetition
-        max_active_runs=1,  # saves work; two at once are safe
+        max_active_runs=1,  # two runs at once are safe, but waste work
         dagrun_timeout=timedelta(hours=6),
         tags=["l0gc"],
     ):

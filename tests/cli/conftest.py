@@ -15,7 +15,7 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
     """Return a function that runs a command in this process as a shell would; it gives the exit code, stdout and
     stderr.
     """
-    monkeypatch.setattr("l0gc.cli.signals.listen", lambda: None)  # the signals are pytest's
+    monkeypatch.setattr("l0gc.cli.signals.listen", lambda: None)  # pytest handles the signals itself
 
     def run(*args: str) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["l0gc", *args])

@@ -69,7 +69,7 @@ def test_completing_a_command_imports_no_other() -> None:
 
 @pytest.mark.weed
 def test_names_in_the_bucket_are_completed(store: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process completes them, however long the machine takes to look."""
+    """The test completes in its own process, with a deadline that a slow machine also meets."""
     monkeypatch.setattr(options, "_DEADLINE_S", 120.0)
 
     def offered(line: str) -> list[str]:

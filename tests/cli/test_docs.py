@@ -1,4 +1,4 @@
-"""The documents describe commands, options, files and tests as they are."""
+"""The documents agree with the commands, options, files and tests."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _options(command: click.Command) -> set[str]:
 
 @common_options
 def _nothing(settings: Settings) -> None:
-    """Carry the common options."""
+    """Take the common options and do nothing."""
 
 
 COMMON_OPTIONS = {

@@ -1,4 +1,4 @@
-"""`l0gc help COMMAND` is `l0gc COMMAND --help`."""
+"""`l0gc help COMMAND` prints the same as `l0gc COMMAND --help`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.weed
 
 EVIL = "evil\x1b[2J\x1b]0;title\x07\nl0gc: all is well\r\x9b31m\u202egnp\u2066\u200b [red]x[/red]"
 KEY = "level_zero/data/evil\u202e\x9b2J\u2028[red]/x"
-"""The part of such a key that XML can hold; S3 sends the rest in another form."""
+"""A hostile key with characters that XML can contain; S3 sends other characters in another form."""
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069]")
 
 COMMANDS = (

@@ -45,7 +45,7 @@ def the_store() -> S3Store:
 
 
 def buckets() -> list[str]:
-    """Return those buckets that these tests use; other tests of this process share the server's memory."""
+    """Return the buckets of these tests; other tests of this process share the server's memory."""
     return [b["Name"] for b in client().list_buckets()["Buckets"] if b["Name"] == BUCKET]
 
 

@@ -175,7 +175,7 @@ def test_commands_report_what_they_measured(store: S3Store, tmp_path: Path, caps
     l0gc("status", *options)
     numbers = parsed(path.read_text())
     assert numbers["l0gc_uploaded_records_total"] == 6
-    assert numbers["l0gc_fence_window_slides_total"] == 2  # from the empty journal to each of the two epochs
+    assert numbers["l0gc_fence_window_slides_total"] == 2  # one slide from the empty journal to each of the two epochs
     assert numbers["l0gc_fence_known_epochs_total"] + numbers["l0gc_fence_new_epochs_total"] == 2
     assert numbers["l0gc_fence_window_size"] >= 2
     assert numbers["l0gc_unreconciled_records"] == 6

@@ -92,7 +92,7 @@ def test_lines_are_cut_between_words_on_a_terminal_alone(monkeypatch: pytest.Mon
 
 
 def test_a_json_file_has_the_result_next_to_what_is_printed(cluster: ClusterHandles, tmp_path: Path) -> None:
-    file = tmp_path / ("r" * 255)  # as long as a name may be
+    file = tmp_path / ("r" * 255)  # a name may have this length at most
     assert said("topic", "list", "--json-file", str(file)) == said("topic", "list")
     assert json.loads(file.read_bytes()) == json.loads(said("topic", "list", "--json"))
     assert said("gc", "--quiet", "--json-file", str(file)) == ""

@@ -92,7 +92,7 @@ def test_a_reader_of_the_demo_that_has_gone_is_no_unexpected_error(monkeypatch: 
 
 
 def test_metrics_show_the_exit_code_that_a_command_leaves_with() -> None:
-    """`l0gc status --watch` does so at Ctrl-C."""
+    """`l0gc status --watch` exits with 130 at Ctrl-C."""
     with pytest.raises(click.exceptions.Exit), measuring("status") as run:
         raise click.exceptions.Exit(130)
     assert run.exit_code == 130

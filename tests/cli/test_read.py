@@ -30,8 +30,8 @@ from tests.support.memory_store import FakeClock, MemoryStore, failing, store_of
 
 @pytest.fixture
 def cluster(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> ClusterHandles:
-    """Return a cluster with a topic of two partitions and more records than are written at once, which the command
-    finds.
+    """Return a cluster that the command finds, with a topic of two partitions and more records than are written at
+    once.
     """
     found = topic_in_memory(2)
     upload(found, "events", [write(tmp_path_factory.mktemp("in") / "records", lines(3 * ROWS))])

@@ -53,9 +53,9 @@ ARGUMENTS: dict[str, list[str]] = {
         "--engine local --dry-run",
         "--engine local --housekeep-barrier --no-reconcile --no-merge",
     ],
-    "init": ["", "--shards 4"],  # tries the store, and finds the cluster founded
+    "init": ["", "--shards 4"],  # checks the store, and finds the cluster already founded
     "pause": ["--why restored"],
-    "undelete": ["--run 20260131T235959Z-0123abcd"],  # brings objects back, in case of need; there is no such run here
+    "undelete": ["--run 20260131T235959Z-0123abcd"],  # would bring objects back if needed; this run does not exist
     "producer describe": ["nightly"],
     "runs show": ["20260131T235959Z-0123abcd"],
     "runs find": ["level_zero/data/000/000000000000000001/0192a8b0-4ff2-4a53-9a1c-5a1c1de0c0de"],
@@ -107,7 +107,8 @@ class Life:
 
 
 _LIVES: dict[bool, Life] = {}
-"""A life in which M passed the epoch of the backup, and one in which it did not: each is lived once, and copied."""
+"""The life in which M passed the epoch of the backup, and the one in which it did not: each runs once, and is copied.
+"""
 
 
 class Place:
@@ -215,7 +216,7 @@ def test_a_refused_command_leaves_the_bucket_unchanged(place: Place, every: int)
     before = place.objects("")
     for name, ended in place.runs(dict([*commands(CHANGES).items()][::every])):
         assert ended.code == 4, (name, ended.stderr)
-        assert ended.stdout == b"" or name.startswith("gc"), name  # it names the steps that were refused
+        assert ended.stdout == b"" or name.startswith("gc"), name  # gc names the steps that were refused
         said = ended.stderr.splitlines()
         assert said, name
         assert len(said) == 1 or name.startswith("gc"), name
@@ -227,7 +228,7 @@ def test_what_goes_on_meanwhile_writes_to_no_log(place: Place) -> None:
     logs = (CONTROLLER_LOG, JOURNALS, PUBLISHED_WATERMARK)
     before = place.objects(*logs)
     for name, ended in place.runs(commands(GOES_ON)):
-        # There is no such run to undelete, and doctor reports what is wrong.
+        # The run of undelete does not exist, and doctor reports what is wrong.
         assert ended.code == {"undelete": 5, "doctor": 4}.get(name.split()[0], 0), (name, ended.stderr)
         assert place.objects(*logs) == before, name
 

@@ -59,7 +59,7 @@ def test_records_are_deleted_by_offset_and_by_retention(topic: StoreConfig) -> N
     (zero, one) = l0gc("topic", "describe", "events")["offsets"]
     assert (zero["log_start_offset"], zero["last_reconciled_offset"], zero["next_offset"]) == (5, 4, 8)
     assert (one["log_start_offset"], one["l1_objects"]) == (5, 0)
-    time.sleep(1.1)  # the store's clock has whole seconds, but the newest records do not
+    time.sleep(1.1)  # the store's clock has whole seconds, but the newest records have milliseconds
     assert text_of("delete-records", "events", "--all-partitions", "--before-time", "0s", "--yes") == [
         "3 records of 1 partition deleted",
         "events/0 begins at offset 8 (was 5)",

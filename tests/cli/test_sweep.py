@@ -62,7 +62,7 @@ def refuse(command: str, option: str, value: str) -> None:
             "; l0gc undelete --run RUN --record-dir /some/dir brings them back",
         ),
         (Sweep(record=False), "removes them"),
-        (Sweep(dry_run=True), "removes them"),  # there is no such run
+        (Sweep(dry_run=True), "removes them"),  # the run does not exist
     ],
 )
 def test_a_sweep_names_undelete_only_where_it_can_be_undeleted(options: Sweep, said: str) -> None:

@@ -63,4 +63,4 @@ def test_no_color_and_plain_terminals_get_no_colours(
     demo._Demo(quiet=False).say("text")
     assert ("\x1b[" in capsys.readouterr().out) <= coloured
     modules = Path(demo.__file__).parent.glob("*.py")
-    assert [m.name for m in modules if "secho(" in m.read_text()] == []  # it would not ask
+    assert [m.name for m in modules if "secho(" in m.read_text()] == []  # secho would not check `is_coloured`

@@ -1,4 +1,6 @@
-"""Hazard 42: what a store does not serve for a while is not refused, whatever the command, and is never given up."""
+"""Hazard 42: an object that a store does not serve for a while is not refused, whatever the command, and is never given
+up.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that are killed: their clusters, their arguments, and what they must have achieved at the end."""
+"""The commands that are killed: their clusters, their arguments, and the results that they must achieve."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ VACUUMED: Final = (*[["epoch", "advance"]] * (GRACE_EPOCHS + 1), ["housekeep"], 
 RECONCILE: Final = ["reconcile", "--engine", "local"]
 MERGE: Final = ["merge", "--fan-in", "2", "--engine", "local"]
 BEFORE_S: Final = 60
-"""How many seconds the commands take that run before another one."""
+"""How many seconds the store's clock moves while the commands of `before` run."""
 FILE: Final = "FILE"
 """Stands for the path of a file with `INPUT` in a command's arguments."""
 
@@ -131,7 +131,7 @@ def _created(view: View, scene: Scene) -> None:
 
 def _deleted(view: View, scene: Scene) -> None:
     _want(TOPIC not in view.state.topics, "the topic is still there")
-    housekeep(view.cluster)  # closes what the deleter did not get to
+    housekeep(view.cluster)  # closes what the deleter had left open
     _closed(view, TOPIC)
 
 

@@ -1,4 +1,4 @@
-"""What must hold in a bucket at any time, including after a killed command, as read by l0gc's own readers."""
+"""Conditions that must hold in a bucket at any time, including after a killed command, checked by l0gc's own readers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class BrokenError(AssertionError):
 
 @dataclass(frozen=True)
 class View:
-    """A bucket as it is. In `records`, deleted records are `GONE`, and given-up ones `LOST`."""
+    """A bucket's present state. In `records`, deleted records are `GONE`, and given-up ones `LOST`."""
 
     cluster: ClusterHandles
     state: ControllerState

@@ -74,7 +74,7 @@ def _to_its_end(process: ForkServerProcess) -> None:
 
 
 def _act(others: Callable[[], None], environment: dict[str, str]) -> None:
-    """Act for others in their own process, because Arrow connects to nothing while its process waits for an answer."""
+    """Run `others` in this process, because Arrow connects to nothing while its process waits for an answer."""
     os.environ.clear()
     os.environ.update(environment)
     others()
@@ -93,7 +93,7 @@ def _command(args: Sequence[str], environment: dict[str, str], errors: Path) -> 
 
 
 class Bench:
-    """A bucket in which one point after another is tried, each in its own prefix; and Spark, once it is needed."""
+    """Tries one point after another in a bucket, each in its own prefix, and starts Spark once it is needed."""
 
     def __init__(self, server: SeaweedFS, scratch: Path) -> None:
         self._server = server
@@ -163,11 +163,10 @@ class Bench:
         Args:
             number: any other signal than SIGKILL comes while that request hangs.
 
-        Returns:
-            The request at which it died; None if it sent fewer, and ended well.
+        Returns: / The request at which it died; None if it sent fewer, and ended well.
 
         Raises:
-            BrokenError: a condition does not hold that must.
+            BrokenError: a condition that must hold does not.
         """
         self._begin_anew()
         with self._environment():
@@ -177,7 +176,7 @@ class Bench:
         """Have others act before the n-th request of the command, which then continues; and check.
 
         Raises:
-            BrokenError: a condition does not hold that must.
+            BrokenError: a condition that must hold does not.
         """
         self._begin_anew()
         with self._environment():

@@ -48,7 +48,7 @@ _ENTRIES: Final = 50
 """How many entries a journal has after its last checkpoint, more than housekeeping permits."""
 
 Records = dict[str, list[list[bytes]]]
-"""Of each topic, the values of each partition."""
+"""The values of each partition, by topic."""
 
 
 @dataclass(frozen=True)

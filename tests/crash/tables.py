@@ -1,4 +1,4 @@
-"""What must hold of the table of `TOPIC`, which PyIceberg keeps outside of the checked bucket."""
+"""Checks the table of `TOPIC`, which PyIceberg keeps outside of the checked bucket."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SYNC: Final = ["table", "sync", "--keep-snapshots", "0s"]
 
 
 def environment(scratch: str, bucket: str, number: int) -> dict[str, str]:
-    """Return the variables that name a catalog which never had a table; Arrow would wait for 3 s for an answer."""
+    """Return the variables that name a catalog without tables, with a longer timeout than Arrow's 3 s."""
     known = {
         "TYPE": "sql",
         "URI": f"sqlite:///{scratch}/catalog-{number}.db",

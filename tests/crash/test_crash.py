@@ -1,4 +1,6 @@
-"""Tries a sample of the points of `make crash-test`: a command that was killed and run again has achieved its aim."""
+"""Tries a sample of the points of `make crash-test`: a command that was killed and run again must have achieved its
+aim.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ QUICK = {"upload"}
 """The command of `make test`."""
 SAMPLE = 3
 HANGING = ("topic-create", "upload", "housekeep", "sweep", "merge-vacuum", "table-sync")
-"""One command for each way to work; each takes ten seconds to end. `tests/flows/test_hanging.py` has those that read.
+"""One command for each way of working; each takes ten seconds to end. `tests/flows/test_hanging.py` has those that
+read.
 """
 MEETINGS = 2
 SPARK_SAMPLE = 2

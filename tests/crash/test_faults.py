@@ -26,7 +26,7 @@ RATE = 0.04
 OUTAGES = 0.06
 TRIES = 20
 DOCUMENTED = {1, 3, 4}
-"""The exit codes of a command that the store fails."""
+"""The exit codes with which a command may end if the store fails."""
 
 
 class Cron:

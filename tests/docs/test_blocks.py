@@ -440,7 +440,7 @@ def test_the_blocks_about_spark_run_one_after_another(
 _PIPED: Final = re.compile(r"^(?:\$ )?((?:l0gc|printf) (?!.*\[OPTIONS\]).*(?: > | \| ).*)$", re.MULTILINE)
 _PIPED_ELSEWHERE: Final = {
     "l0gc epoch show > epoch && rclone": _BACKUP,
-    "l0gc completion zsh > ": "tests/cli/test_completion.py::test_each_shell_has_its_script",  # it needs zsh
+    "l0gc completion zsh > ": "tests/cli/test_completion.py::test_each_shell_has_its_script",  # this test needs zsh
 }
 
 

@@ -37,7 +37,7 @@ def typed(text: str) -> list[tuple[str, str]]:
 
 
 def alike(text: str) -> str:
-    """Return a text without what differs from run to run: numbers, the cluster's URL, and where lines break."""
+    """Return a text without the parts that differ from run to run: numbers, the cluster's URL, and line breaks."""
     text = re.sub(r"s3://[\w./-]+\w/?", "URL", " ".join(text.split()))
     return re.sub(r"\d[\d,.:-]*", "#", text)
 
@@ -80,7 +80,7 @@ def test_a_newcomer_types_the_readme_and_the_tutorial_up_to_cron(bucket: StoreCo
             for sentence in sentences(shown):
                 assert sentence in printed, command
 
-    for line in CRONTAB.splitlines():  # with what cron gives its jobs, and nothing else
+    for line in CRONTAB.splitlines():  # with cron's environment, and nothing else
         run(line.split(maxsplit=5)[5], {"HOME": str(home), "PATH": "/usr/bin:/bin"})
     ((command, shown),) = typed(metrics)
     assert [alike(line) for line in run(command, own).splitlines()] == [alike(line) for line in shown.splitlines()]

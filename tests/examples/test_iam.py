@@ -342,7 +342,7 @@ def test_each_role_does_its_work_and_nobody_elses(account: Account, tmp_path: Pa
     account.l0gc("sweeper", "runs", "show", swept.data["run_id"])
     assert account.l0gc("viewer", "status", "--json").data["runs"]
     assert account.l0gc("reporter", "report", "-o", str(tmp_path / "page.html"), "--json").data["runs_total"] == 1
-    assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"  # from L1
+    assert account.l0gc("reader", "read", "events").stdout == b"one\ntwo\n"  # the records are read from L1
     account.l0gc("uploader", "upload", "events", "-", "--producer", "q", stdin=b"three\n")
     run_in_one(account, "gc --housekeep-barrier --profile collector")
     assert account.l0gc("reader", "read", "events").stdout.count(b"\n") == 3

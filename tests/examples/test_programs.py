@@ -76,7 +76,7 @@ def test_the_service_commits_what_many_clients_post_before_it_replies(bucket: St
         ]
         assert len(places) == len(set(places)) == len(expected)
         appends = len(S3Store(bucket).list(journal_log(0) + "log/").modified_ms)
-        assert appends < len(replies)  # by threads that finish together
+        assert appends < len(replies)  # threads that finish together share an append
         assert post(address, "event", b"x")[0] == 404
         assert post(address, "events", b"")[1] == {"records": 0, "places": []}
     finally:

@@ -35,7 +35,7 @@ def _object(key: str, epoch: int, partitions: tuple[int, ...]) -> ObjectExtents:
 
 
 class Uploader(Actor):
-    """Appends the objects of its uploads, each stamped with any epoch: its cache may be that stale.
+    """Appends the objects of its uploads, each stamped with any epoch, since its cached epoch may be stale.
 
     An object that a journal has refused as stale is stamped anew only for that journal.
 
@@ -45,7 +45,7 @@ class Uploader(Actor):
         together: how many it offers at once, which the log then takes in one entry.
         restamps: how often an upload that is refused as stale is stamped anew.
         epochs: the epochs that it may take for the newest.
-        producer: whether it sends sequences, and repeats what it does not know to have landed.
+        producer: whether it sends sequences, and repeats objects that may not have landed.
     """
 
     def __init__(

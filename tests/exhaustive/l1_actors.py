@@ -78,13 +78,13 @@ class Local(NamedTuple):
 
 
 class Actor:
-    """A process and its program; to a `patient` one, no object that the journal named may be missing within the grace."""
+    """A process and its program; a `patient` one must find every object that the journal named, within the grace."""
 
     patient = True
     prepared = False
     """Whether its first step is done when the search begins."""
     options: tuple[int, ...] = ()
-    """The options of which it takes one when it begins."""
+    """The options from which it chooses one when it begins."""
 
     def __init__(self, name: str) -> None:
         self.name = name

@@ -53,7 +53,7 @@ class Answer(NamedTuple):
 
 
 class BrokenError(Exception):
-    """A condition does not hold that must."""
+    """A condition that must hold does not."""
 
 
 class Logs(Protocol):
@@ -133,7 +133,7 @@ class Replica:
 
     @property
     def end(self) -> Place:
-        """An empty place: a search's logs are never set back, so no process compares it."""
+        """An empty place: a search never sets its logs back, so no process compares places."""
         return Place()
 
     def peek(self) -> JournalState:
@@ -157,7 +157,7 @@ class Replica:
 
 
 class Store:
-    """The bucket: L1 objects are the world's, and no others exist here. See `ObjectStore`."""
+    """The bucket: L1 objects are those of the world, and other objects do not exist here. See `ObjectStore`."""
 
     quotes_etags = True
 
@@ -250,6 +250,8 @@ class FakeCluster:
         return self.store.now_ms()
 
     def identity(self) -> Any:
-        """What a vacuum compares with the published watermark; this is also its first read of the controller."""
+        """The identity that a vacuum compares with the published watermark; this is also its first read of the
+        controller.
+        """
         state = self.controller.kept = self.controller.snapshot()
         return identity_of(state)

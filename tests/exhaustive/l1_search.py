@@ -61,8 +61,8 @@ class L1Scope:
 
 
 class State(NamedTuple):
-    """Numbers, except `epoch`, `deleted`, the epoch at which the topic was deleted, and `schema`, the number of its
-    value schema.
+    """Numbers, except for three fields: `epoch`, `deleted` (the epoch at which the topic was deleted) and `schema` (the
+    number of its value schema).
     """
 
     log: int
@@ -82,8 +82,8 @@ class _Node(NamedTuple):
 
 
 class _Stop(NamedTuple):
-    """What a process waits for: its call, or its `local` if its step has ended; `broken` is the rule that it found
-    broken.
+    """The position of a process: the call that it waits for, or its `local` if its step has ended; `broken` is the rule
+    that it found broken.
     """
 
     call: Call | None
@@ -104,7 +104,7 @@ class _Log:
 
 
 class L1Search:
-    """One search."""
+    """A search of one scope."""
 
     def __init__(self, scope: L1Scope) -> None:
         self._scope = scope

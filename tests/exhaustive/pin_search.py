@@ -461,7 +461,7 @@ class State(NamedTuple):
 
 
 class PinSearch:
-    """One search."""
+    """A search of one scope."""
 
     def __init__(self, scope: PinScope) -> None:
         self._scope = scope

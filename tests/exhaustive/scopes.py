@@ -1,4 +1,4 @@
-"""The scopes of the search: small, finite ones, each with another kind of trouble, and one that has no end."""
+"""The scopes of the search: small, finite ones, each with its own kind of trouble, and one without an end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.exhaustive.search import Scope
 
 
 def faults(count: int = 2) -> Scope:
-    """Return two uploaders and a reconciler, on a store that loses and delays, behind a proxy that repeats."""
+    """Return two uploaders and a reconciler, on a store that loses and delays writes, with a proxy that repeats them."""
     return Scope("faults", (Uploader("a"), Uploader("b"), Reconciler("r", 1)), count)
 
 

@@ -96,7 +96,7 @@ class _NoOrder(WriterOrder):
 
 
 class Search:
-    """One search."""
+    """A search of one scope."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
@@ -206,7 +206,7 @@ class Search:
         if isinstance(answer, PutResult):
             refused = self._follow(number, Failed(PreconditionFailedError, "it is there", 0))
             yield _Move(f"{what}, sent twice: PreconditionFailedError", refused, bucket, faults=1)
-        if bucket == state.bucket and not deletable:  # the key is taken, and stays so
+        if bucket == state.bucket and not deletable:  # the key is taken for good
             return
         if call.method == "put_if_absent":
             late = self._writes.of(call.arguments)

@@ -54,7 +54,7 @@ Answer = StoredObject | Head | PutResult | Listed | Failed | None
 
 
 class Stands(BaseException):
-    """The process has reached a call that has no answer yet."""
+    """Ends the run of a process at the first call that has no answer yet."""
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
@@ -137,7 +137,7 @@ def perform(bucket: Bucket, date_ms: int, call: Call) -> tuple[Bucket, Answer]:
     elif isinstance(result, StoredObject | Head | PutResult):
         answer = result
     else:
-        answer = None  # a delete that deleted everything
+        answer = None  # a successful delete
     if call.method in {*GETS, "head", "list"}:
         return bucket, answer
     return tuple(sorted((k, o.body, o.modified_ms) for k, o in store.objects.items())), answer

@@ -51,7 +51,9 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Truth:
-    """A journal's log up to its end. `states[n]` is the state after n entries; `wrong` is the rule that does not hold."""
+    """A journal's log up to its end. `states[n]` is the state after n entries; `wrong` describes the rule that is
+    broken.
+    """
 
     journal: int
     parts: tuple[tuple[int, Part], ...]

@@ -53,7 +53,7 @@ def at_work(cluster: l0gc.Cluster, seed: int) -> None:
 
 
 def refused(call: Callable[[], object]) -> None:
-    """Check that a call on a handle from before is refused with an L0gcError, or works."""
+    """Check that a call on an older handle works, or is refused with an `L0gcError`."""
     with suppress(L0gcError):
         call()
 
@@ -94,7 +94,7 @@ def child(cluster: l0gc.Cluster, records: Any, arrow: Any, sender: Any) -> int:
         except l0gc.errors.UsageError as e:
             if "before this process was forked" not in str(e):
                 raise
-        except StopIteration:  # records that it had fetched before
+        except StopIteration:  # the iterator had fetched all its records before
             pass
     with l0gc.open(os.environ["L0GC_URL"]) as own:
         own.read_arrow("t").read_all()

@@ -59,7 +59,7 @@ PATIENCE_S: Final = 60.0
 
 
 class WrongError(Exception):
-    """A condition does not hold that must."""
+    """A condition that must hold does not."""
 
 
 # -- the moment -------------------------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Flow:
         if self.chance.random() < 0.5:
             self.other.controller.advance()
         objects += [self.offer(size) for _ in range(2)]
-        for o in objects[1:]:  # before the moment: Python may raise in a starting thread instead of here
+        for o in objects[1:]:  # Python may raise in a starting thread instead of here, so they start before the moment
             threading.Thread(target=self._append, args=(self.cluster, size, o), daemon=True).start()
         return lambda: self._append(self.cluster, size, objects[0])
 
@@ -357,7 +357,7 @@ def interrupt(moment: Moment, size: str, interrupts: int, seed: int, *, watched:
 
 
 def main() -> int:
-    """Run the arguments' work; return 1 if anything was wrong."""
+    """Run what the arguments request; return 1 if anything was wrong."""
     parser = argparse.ArgumentParser(description="Interrupt calls of the library at random moments.")
     parser.add_argument("--interrupts", type=int, default=10_000, help="a tenth of them while entries weigh 1 MiB")
     parser.add_argument("--seed", type=int, default=0)

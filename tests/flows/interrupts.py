@@ -229,7 +229,7 @@ def _interrupted(
 
 
 def main() -> int:
-    """Run the arguments' work; return 1 if a command ended wrongly."""
+    """Run what the arguments request; return 1 if a command ended wrongly."""
     arguments = argparse.ArgumentParser(description="Interrupt long commands at moments spread over each.")
     arguments.add_argument("--moments", type=int, default=40)
     arguments.add_argument("commands", nargs="*", metavar="COMMAND", help=f"of {', '.join(COMMANDS)}; all by default")

@@ -79,7 +79,7 @@ class Scene:
         return fires(_scaled(name), self.scraped, self.due_s(name))
 
     def due_s(self, name: str) -> float:
-        """Return when a rule fires that holds from this moment on."""
+        """Return when a rule fires whose condition holds from this moment on."""
         return self.scraped.last_s + self.idle_s + seconds(_scaled(name)["for"])
 
     def firing_by(self, at_s: float) -> set[str]:
@@ -339,7 +339,7 @@ ALSO: dict[Callable[[Scene], None], set[str]] = {
     let_a_partition_lag: {"L0gcCauseLasts"},
     let_a_pin_keep: {"L0gcCauseLasts"},
 }
-"""Alerts that also fire by then: the step's refusal; for two days no job runs at all; for 36 hours nothing is done."""
+"""Alerts that also fire by then: a step was refused, no job ran for two days, or no operator acted for 36 hours."""
 
 
 def test_everything_that_can_go_wrong_is_made_to() -> None:
@@ -455,9 +455,7 @@ AGREED = (lose_an_object, set_a_log_back, let_no_job_run, forget_a_pin, give_rec
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed (Debian: prometheus)")
 @pytest.mark.parametrize("made", AGREED, ids=lambda made: made.__name__)
 def test_promtool_agrees(scene: Scene, made: Callable[[Scene], None], tmp_path: Path) -> None:
-    """Check promtool's results for the scraped metrics, given a minute apart from the first minute on; the last one
-    stays.
-    """
+    """Compare promtool's results for the scraped metrics: the scrapes are a minute apart, and the last one stays."""
     made(scene)
     times = sorted({at for samples in scene.scraped.series.values() for at, _ in samples})
     series, ended = [], Scraped()

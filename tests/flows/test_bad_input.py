@@ -24,7 +24,7 @@ pytestmark = pytest.mark.weed
 def fails(
     code: int, *words: str, args: list[str], environment: dict[str, str] | None = None, stdin: bytes = b""
 ) -> str:
-    """Run a command that has to fail with one sentence on stderr, nothing on stdout, and this code."""
+    """Run a command that must fail with this exit code, one sentence on stderr and nothing on stdout."""
     ended = ended_here(*args, environment=environment, stdin=stdin)
     assert ended.code == code, (ended.code, ended.stderr)
     assert ended.stdout == b""

@@ -1,4 +1,4 @@
-"""No call waits forever for a cluster that is closed, forked or left as Python ends."""
+"""No call waits forever if its cluster is closed or forked, or if Python ends."""
 
 from __future__ import annotations
 

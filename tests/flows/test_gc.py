@@ -93,7 +93,7 @@ def test_a_quiet_cluster_needs_no_spark_and_says_why(loaded: S3Store, monkeypatc
 
     monkeypatch.setattr("l0gc.api.engine.Engine.session", no_spark)
     for _ in range(2):
-        done = l0gc("gc", "--epoch-interval", "0")  # a tick each time: M could move, without garbage
+        done = l0gc("gc", "--epoch-interval", "0")  # each run ticks, so M could move, but there is no garbage
         assert done["housekeep"]["ticked"] is True
         steps = {"reconcile", "merge", "expire", "table_sync", "compute_watermark", "sweep", "vacuum"}
         assert set(done["not_due"]) == steps
@@ -134,7 +134,7 @@ def test_the_metrics_numbers_all_appear_in_command_output(loaded: S3Store, tmp_p
     exported = re.findall(
         r'^(\w+)\{(?:cause="\w+",)?command="[\w-]+",(?:severity="\w+",)?step="([\w-]+)",', text, re.MULTILINE
     )
-    of_a_file = {"l0gc_log_disk_free_bytes"}  # only if stdout is a file
+    of_a_file = {"l0gc_log_disk_free_bytes"}  # this metric exists only if stdout is a file
     known = {(m.name, step) for m in METRICS for step in m.steps if m.name not in of_a_file}
     assert {(name, step) for name, step in exported if name not in of_a_file} == known
 
@@ -226,7 +226,7 @@ def test_a_signal_ends_the_run_where_it_is(loaded: S3Store, monkeypatch: pytest.
 
 
 def test_a_signal_during_the_sweep_ends_it_in_good_order(loaded: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    signals = [signal.SIGINT]  # only one: a second one kills
+    signals = [signal.SIGINT]  # only one signal, since a second one kills
 
     def report(*args: Any) -> None:
         if signals:

@@ -57,7 +57,7 @@ def lines_of(*paths: Path) -> list[bytes]:
 
 
 def drain() -> dict[str, Any]:
-    """Empty L0 as an operator does."""
+    """Empty L0 in the way that an operator does."""
     l0gc("housekeep", "--barrier")
     l0gc("reconcile", "--engine", "spark")
     l0gc("compute-watermark", "--engine", "spark")

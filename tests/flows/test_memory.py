@@ -1,4 +1,4 @@
-"""The memory that a process needs for the records that it reads does not grow with their number."""
+"""The memory of a process that reads records does not grow with their number."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.weed, pytest.mark.slow, pytest.mark.thorough]
 
 RECORDS: Final = 1_200_000
 HELD_MB: Final = 300
-"""Memory for records fetched ahead and decoded, and for malloc's arenas of each thread. If each thread decoded, it
+"""The MB for records fetched ahead and decoded, and for malloc's arenas of each thread. If each thread decoded, it
 would be 430.
 """
 READING: Final = """

@@ -95,7 +95,7 @@ def test_everything_but_one_refused_l0_object_goes_on(
         assert ended.data["records"] == PARTITIONS - 1
         assert ended_here("status", "--json").data["next"]
         verified = ended_here("verify", "--deep", "--engine", "local", "--json")
-        if name != "NoSuchKey":  # the listing contradicts it
+        if name != "NoSuchKey":  # the listing shows that the key exists
             assert [f["key"] for f in verified.data["findings"]] == [keys[BAD]]
         assert ended_here("give-up", "--object", keys[BAD], "--yes", "--force-readable").code == 0
         assert ended_here("reconcile").code == 0

@@ -315,7 +315,7 @@ class Stage:
 
 @pytest.fixture
 def small_l1_objects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let executors write an L1 object for each L0 object, where theirs hold 128 MiB by default."""
+    """Let executors write an L1 object for each L0 object; the default size is 128 MiB."""
     changes = {"read.py": b"\nBATCH_BYTES = 1\n", "write.py": b"\nFILE_BYTES = _ROW_GROUP_BYTES = 1\n"}
     package, changed = ship.package_zip(), tmp_path / "l0gc-small.zip"
     assert package is not None

@@ -38,7 +38,7 @@ for command in sys.argv[1].splitlines():
 
 
 class Seen:
-    """All output, by its place."""
+    """All output, by the place where it appeared."""
 
     def __init__(self, folder: Path) -> None:
         self.found: dict[str, bytes] = {}

@@ -64,7 +64,7 @@ def records(store: S3Store, tmp_path: Path) -> int:
 
 
 def loud(folder: Path) -> list[str]:
-    """Return settings with which Spark logs as much as it can."""
+    """Return the settings of Spark's most verbose log."""
     folder.mkdir()
     return [
         "spark.eventLog.enabled=true",
@@ -141,7 +141,7 @@ def test_reconcile_and_watermark_with_the_drivers_credentials_which_no_log_shows
 def test_spark_submit_ends_with_the_commands_exit_code(records: int) -> None:
     ended = submit("--master", "local", str(SUBMIT), "reconcile", "evenst")
     assert ended.returncode == 5
-    assert ended.stdout == "l0gc: topic 'evenst' does not exist; did you mean 'events'?\n"  # spark-submit joins the two
+    assert ended.stdout == "l0gc: topic 'evenst' does not exist; did you mean 'events'?\n"  # spark-submit joins them
 
 
 def test_executors_without_the_package_or_libraries_are_reported(

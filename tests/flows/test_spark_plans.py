@@ -1,4 +1,4 @@
-"""Spark reuses parts of a plan, as docs/work/spark.md begins by explaining, but a query still sees new records."""
+"""Spark reuses parts of a plan (docs/work/spark.md begins with this), but a query still finds new records."""
 
 from __future__ import annotations
 

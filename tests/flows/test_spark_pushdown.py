@@ -102,7 +102,7 @@ def counted(spark: SparkSession, bucket: StoreConfig, fetched: Fetched) -> Itera
         for key, size in proxy.body_bytes.items():
             if "/level_zero/data/" in key or "/level_one/data/" in key:
                 fetched.data += size
-            elif not key.endswith("/"):  # the prefix of a listing ends like this
+            elif not key.endswith("/"):  # the prefix of a listing ends with a slash
                 fetched.logs += size
 
 

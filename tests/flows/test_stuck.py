@@ -36,7 +36,7 @@ Status = dict[str, Any]
 
 @pytest.fixture
 def cluster(store: S3Store, tmp_path: Path) -> S3Store:
-    """Create the topic events with two partitions, and garbage at the epochs that M has passed, without any problem."""
+    """Create the topic events with two partitions, and garbage at epochs that M has passed; nothing is stuck."""
     founded()
     upload(tmp_path)
     with library.open(store.config.url) as opened:
@@ -196,7 +196,9 @@ def fails_with(text: str) -> Callable[..., None]:
 
 @pytest.mark.thorough
 def test_the_stores_clock_went_back(cluster: S3Store) -> None:
-    """The last entry is from the future, so no tick is due; a writer leaves it whose store was two hours ahead."""
+    """The last entry is dated in the future, so no tick is due. A writer whose store was two hours ahead leaves such an
+    entry.
+    """
     controller = ClusterHandles(cluster, Runtime()).controller
     now_ms, offset = cluster.now_ms(), controller.snapshot().epoch + 1
     tick = msgspec.msgpack.encode(Tick())
@@ -219,7 +221,7 @@ def test_a_wrong_local_clock_holds_nothing_and_is_reported(cluster: S3Store, mon
     data, text = shown()
     (warning,) = data["warnings"]
     assert warning["cause"] == "local_clock"
-    # The numbers agree to the second only if `status` and the store both answer within one.
+    # The numbers agree to the second only if `status` and the store both answer within a second.
     skew = re.search(r"warning local_clock: this machine's clock is ([\d,]+) s behind the store's", text)
     assert skew is not None
     assert 7_199 <= int(skew[1].replace(",", "")) <= 7_260

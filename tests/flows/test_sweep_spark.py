@@ -51,7 +51,7 @@ def test_a_sweep_with_a_killed_worker_deletes_the_same_set(store: S3Store, tmp_p
 
         watching = background.submit(kill_one)
         try:
-            # Slow enough for the kill to come in the middle.
+            # The rate is low enough for the kill to come in the middle.
             swept = l0gc("sweep", *on_spark, "--max-rate", "200")
         finally:
             over.set()

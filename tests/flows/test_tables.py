@@ -1,5 +1,5 @@
-"""`l0gc table` on a real server: any failure that a catalog, a warehouse or others can cause is one sentence, and no
-data is deleted.
+"""`l0gc table` on a real server: a failure of a catalog, a warehouse or another program gives one sentence, and no data
+is deleted.
 """
 
 from __future__ import annotations

@@ -148,9 +148,7 @@ def test_flights_have_the_types_and_sums_of_their_files(
         after = _table(weed)
         assert _sums(after) == _sums(of_files)
         types = "SELECT column_name, column_type FROM (DESCRIBE there)"
-        guessed = dict(
-            of_files.sql(types).fetchall()
-        )  # wider, if there are negative numbers; a text with a zone is UTC
+        guessed = dict(of_files.sql(types).fetchall())  # wider if there are negative numbers; a time with a zone is UTC
         wanted = {name: kind.replace("HUGEINT", "BIGINT") for name, kind in guessed.items()}
         wanted |= {"partition": "INTEGER", "time_hour": "TIMESTAMP WITH TIME ZONE"}
         found = dict(after.sql(types).fetchall())
@@ -168,7 +166,7 @@ def test_flights_have_the_types_and_sums_of_their_files(
         cluster.upload("flights", files[0][0], partition=0)
         newest = cluster.reconcile(topic="flights").bytes
         cluster.topics.alter("flights", retention_bytes=newest)
-        assert cluster.expire("flights").records == FILES * RECORDS  # all other records of that partition
+        assert cluster.expire("flights").records == FILES * RECORDS  # all older records of that partition
         cluster.tables.sync(keep_snapshots_s=1)
         time.sleep(1.1)
         cluster.tables.sync(keep_snapshots_s=1)

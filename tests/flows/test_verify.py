@@ -83,7 +83,7 @@ class Bucket:
         self.store.put(key, how(self.store.get(key).body))
 
     def append(self, entry: JournalEntry, journal: int | None = None) -> None:
-        """Append an entry without deciding on it."""
+        """Append an entry without the journal's decision."""
         replica = (self.handle if journal is None else self.cluster.journal(journal)).replica
         replica.catch_up()
         assert replica.as_of_ms is not None
@@ -497,7 +497,7 @@ def test_the_command_refuses_and_prints_a_line_for_each_finding(capsys: pytest.C
 @pytest.mark.thorough
 @pytest.mark.timeout(600)
 def test_a_bucket_in_use_gives_nothing(store: S3Store) -> None:
-    """Uploads, a reconciler, ticks, M, sweeps, and changing topics run while verify reads."""
+    """Verify reads while uploads, a reconciler, ticks, M, sweeps and changes of topics run."""
     store.create_bucket()
     cluster = ClusterHandles(S3Store(store.config))
     cluster.controller.bootstrap(shards=LAYOUT.shards, journals=JOURNALS)

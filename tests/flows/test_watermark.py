@@ -185,7 +185,7 @@ def test_several_tasks_read_a_bucket_with_one_shard(
     assert (found.rows[None].objects, found.samples) == (6, sorted(foreign)[:5])
     assert len(rounds) > 1
     assert sum("/007/" in cast(KeyRange, r).start for r in rounds[1]) >= 8
-    assert max(map(len, rounds)) > 16  # enough that they are merged on the executors
+    assert max(map(len, rounds)) > 16  # so many that they are merged on the executors
 
 
 @pytest.mark.thorough

@@ -26,11 +26,11 @@ pytestmark = pytest.mark.weed
 LINES = [f'{{"n":{n},"of":"{n % 7}"}}'.encode() for n in range(2000)]
 KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 REQUESTS = 25
-"""After how many requests the store ends a session: several times in each command."""
+"""The number of requests after which the store ends a session: several times in each command."""
 
 
 class Way:
-    """How requests get to the store: the environment, and the proxies and issuers in between."""
+    """One way to the store: the environment of its clients, and the proxies and issuers in between."""
 
     def __init__(self, weed: SeaweedFS, folder: Path, stack: ExitStack) -> None:
         self.weed, self.folder, self.stack = weed, folder, stack
@@ -90,7 +90,7 @@ def test_the_loop_goes_round_wherever_boto3_works(
 ) -> None:
     through(way)
     if client != "both":
-        way.environment["AWS_CHECKSUM_ALGORITHM"] = "SHA256"  # only obstore reads it, and nothing undoes it
+        way.environment["AWS_CHECKSUM_ALGORITHM"] = "SHA256"  # only obstore reads this variable, and nothing resets it
     for name, value in way.environment.items():
         monkeypatch.setenv(name, value)
     bucket = f"{way.bucket}-{client.replace(' ', '-')}-{through.__name__}"

@@ -46,7 +46,9 @@ _MARK: Final = "\u0001here\u0001"
 
 @st.composite
 def changed(draw: st.DrawFn, body: bytes) -> bytes:
-    """Draw `body` with one to three edits: a flipped bit, another byte, a part cut out, a part put in, an end cut off."""
+    """Draw `body` with one to three edits: a flipped bit, another byte, a part removed, a part inserted, or an end cut
+    off.
+    """
     data = bytearray(body)
     for _ in range(draw(st.integers(1, 3))):
         at = draw(st.integers(0, max(0, len(data) - 1)))

@@ -1,4 +1,5 @@
-"""A whole bucket in which one object has changed: no live object is deleted, M is no higher, and the rest continues.
+"""A whole bucket in which one object has changed: no live object is deleted, M does not increase, and the rest
+continues.
 
 The commands of an operator run on it: status, housekeep, reconcile, compute-watermark, sweep, and a reader, all without
 Spark.
@@ -116,7 +117,7 @@ def read(store: MemoryStore) -> tuple[list[Record], str]:
         cluster = process(store, 907)
         found.extend(
             read_topic(cluster, cluster.controller.snapshot().topic("events"))
-        )  # keeps what came before an error
+        )  # keeps the records before an error
     except L0gcError as e:
         return found, str(e)
     return found, ""

@@ -28,7 +28,7 @@ from tests.support.memory_store import MemoryStore
 
 
 def block_of(first: int) -> bytes:
-    """Return a block with the records of two partitions."""
+    """Return an L0 block with records of two partitions."""
     return pack([[chunk(first), chunk(first, 1, FEWER)]]).body
 
 

@@ -53,7 +53,7 @@ LOG = a_log(MemoryStore())
 
 
 def replayed(key: str, body: bytes) -> tuple[object, ...]:
-    """Return what a replay believes when `key` holds `body`."""
+    """Return what a replay accepts when `key` holds `body`."""
     store = a_store()
     store.put(key, body)
     r = a_log(store).replay()

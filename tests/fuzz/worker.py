@@ -46,12 +46,12 @@ NAMES: Final = ("offset", *RECORD)
 READ, REFUSED = "read", "refused"
 _ADDRESSES: Final = 4 << 30
 _TAKEN: Final = 512 << 20
-"""How many bytes a body of some kilobytes may make the process grow by."""
+"""How many bytes of memory the process may take for a body of some kilobytes."""
 _ANSWER_S: Final = 20.0
 
 
 def chunk(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
-    """Return what the objects of the tests hold."""
+    """Return the records of the tests' objects."""
     numbers = range(first, first + records)
     return Chunk(
         partition, [b"value %d" % (i * i) for i in numbers], [None if i % 3 else b"key-%d" % i for i in numbers]
@@ -59,7 +59,7 @@ def chunk(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
 
 
 def with_headers(first: int = 0, partition: int = 0, records: int = RECORDS) -> Chunk:
-    """Return the same with create times, and with headers in some records."""
+    """Return the same records with create times, and some of them with headers."""
     numbers = range(first, first + records)
     headers: list[Headers] = [(("k", None if i % 2 else b"v"),) * (i % 4) for i in numbers]
     return replace(chunk(first, partition, records), create_times=[i % 5 - 1 for i in numbers], headers=headers)
@@ -85,7 +85,7 @@ def read_block(body: bytes) -> None:
 
 def read_l1_object(body: bytes) -> None:
     """Read an L1 object as readers of a topic do, row group by row group, and as a merge does, which fetches it whole."""
-    named = re.search(rb"level_one/data/[ -~]{1,200}?\.parquet", body)  # the key is in what is changed, too
+    named = re.search(rb"level_one/data/[ -~]{1,200}?\.parquet", body)  # the changed bytes may include the key
     key = named[0].decode() if named is not None else KEY
     store = StrictStore()
     store.put(key, body)
@@ -123,7 +123,7 @@ READERS: Final[dict[str, Callable[[bytes], None]]] = {
 
 
 class Worker:
-    """The process, which is restarted when it has died."""
+    """The reading process, which is restarted when it has died."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind

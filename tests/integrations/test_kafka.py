@@ -166,7 +166,7 @@ def test_a_landed_position_is_followed_though_kafka_has_an_older_one(
     committed = dict[int, int]()
 
     class Killed(Consumer):
-        """Commits what landed only in its first run."""
+        """Commits what landed, but only in its first run."""
 
         def commit(self, *args: Any, **more: Any) -> Any:
             if sum(committed.values()) < 100:

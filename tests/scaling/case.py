@@ -28,7 +28,7 @@ JOURNALS: Final = 100
 PER_S: Final = 10**4
 """New objects a second."""
 PER_OBJECT: Final = 10
-"""Partitions in one object, all of one journal."""
+"""Partitions in one object, all of which belong to one journal."""
 OBJECT_BYTES: Final = 100_000
 SHARDS: Final = 1000
 

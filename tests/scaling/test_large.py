@@ -65,7 +65,7 @@ def test_a_sweep(case: SweepCase) -> None:
     results: list[SweepResult] = []
     found = counted(store, lambda: results.append(run_sweep(cluster, dry_run=case.dry_run)))
     assert results[0].deleted == case.garbage
-    lists = results[0].requests["list"] - 1  # one is for unfinished uploads
+    lists = results[0].requests["list"] - 1  # one request lists unfinished uploads
     assert lists <= model.sweep_lists_bound(case.keys, case.garbage, case.shards)
     assert lists == case.lists
     if case.dry_run:

@@ -76,7 +76,7 @@ Rest = ParamSpec("Rest")
 
 
 def repeated(once: Callable[Concatenate[World, Process, Rest], None]) -> Callable[Concatenate[World, int, Rest], Body]:
-    """Make an actor that repeats this."""
+    """Make an actor that repeats `once`."""
 
     def actor(world: World, times: int, /, *args: Rest.args, **options: Rest.kwargs) -> Body:
         return repeat(world, times, lambda process: once(world, process, *args, **options))

@@ -31,7 +31,7 @@ L0 = "L0 objects"
 PARTS = (LOGS, BOUNDARIES, PUBLISHED, FILES, CONTROLLER, L0)
 DATA = {FILES: "level_one/data/", L0: "level_zero/"}
 OLDER, REMOVED, LOST = "older", "removed with its copy", "lost, but for its copy"
-"""What happens to `published.json` if it is put back. A copy of it in the controller's folder shows that it is lost."""
+"""What happens to `published.json` if it is put back; its copy in the controller's folder shows that it is lost."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Restore:
         world.note(f"put back: {', '.join(sorted(self.parts))}; journals {sorted(self.journals)}; {self.published}")
 
     def lose(self, world: World, work: Work, copy: Copy, newest: Copy) -> None:
-        """Give up what only the newest logs had: the watch no longer expects it."""
+        """Accept the loss of what only the newest logs had: the watch no longer expects it."""
         watch = world.watch
         if CONTROLLER in self.parts:
             watch.newest = None

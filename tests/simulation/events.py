@@ -157,7 +157,7 @@ def usual(world: World, work: Work, phase: str) -> None:
 
 
 def happen(world: World, event: str, steps: int, backup: Backup, work: Work) -> None:
-    """Let an event happen to the cluster, while only some processes, or none, are active."""
+    """Let an event happen to the cluster, while no processes or only some are active."""
     if event == TEN_DAYS:
         world.clock.ms += 10 * DAY_MS
     elif event == LONG_BREAK:
@@ -231,7 +231,7 @@ def _restored_for_a_while(world: World, steps: int, backup: Backup) -> None:
 def _restored_for_good(world: World, steps: int, backup: Backup, work: Work, *, noticed: bool) -> None:
     """Set the log back for good. All continue until an operator notices and follows docs/work/operate-logs.md."""
     newest = _set_back(world, backup)
-    for process in world.processes:  # no process may continue with what it knows of the newer log
+    for process in world.processes:  # no process may continue with state from the newer log
         process.crash()
     work.rounds.clear()
     watch = world.watch

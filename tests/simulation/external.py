@@ -75,7 +75,7 @@ class Theirs:
 
 
 class _Handle:
-    """The part of a cluster that a source asks for its identity."""
+    """The part of a cluster from which a source reads its identity."""
 
     def identity(self) -> ClusterIdentity:
         return ClusterIdentity("theirs", 0, KeyLayout(), external_log=True)

@@ -70,8 +70,8 @@ class Holds:
 
 
 def a_deleter_dies(world: World, cluster: ClusterHandles) -> None:
-    """Delete a topic in the controller's log without closing it in any journal; a thousand epochs later housekeeping
-    runs.
+    """Delete a topic in the controller's log without closing it in any journal; housekeeping runs a thousand epochs
+    later.
     """
     topics = sorted(world.watch.controller.topics)
     if world.holds.deleter_dies and topics:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 INTERRUPTED = "applies interrupted"
 _OF_THE_REPLICA = 60
-"""About how many bytecodes belong to the replica, after those of the machine."""
+"""The approximate number of bytecodes of the replica, after those of the machine."""
 
 
 class Interrupts:
@@ -34,7 +34,7 @@ class Interrupts:
         self._chance = random.Random(f"interrupts of {world.seed}")
 
     def strike(self, replica: Replica[Any], entry: StoredEntry) -> AbstractContextManager[list[int] | None]:
-        """Interrupt, perhaps, what is applied inside the block; yields None if it does not.
+        """Return a context that may interrupt what is applied inside it; it yields None if it does not.
 
         The first read of a log is not interrupted: the process has no state yet that could be wrong.
         """

@@ -187,7 +187,7 @@ def expirer(world: World, process: Process) -> None:
 
 @repeated
 def retainer(world: World, process: Process) -> None:
-    """Changes topics' retention, and expires by the retention that is then set."""
+    """Changes topics' retention, and expires by the new settings."""
     cluster, name = world.cluster(process), world.random.choice(TOPICS)
     if world.random.random() < 0.7:
         ms = world.random.choice([-1, -1, 1, 60_000, HOUR_MS])

@@ -31,7 +31,7 @@ _SHARED: tuple[ModuleType, ...] = (
 
 
 class Waiter(Protocol):
-    """A greenlet that can wait."""
+    """A simulated thread that can wait."""
 
     def wait_until(self, free: Callable[[], bool]) -> None:
         """Let others run until `free()`. Raises `Crashed` if the process dies before that."""
@@ -124,7 +124,7 @@ def instead_of_threads() -> Iterator[None]:
         RLock=lambda: Lock(reentrant=True),
         Condition=Condition,
         BoundedSemaphore=Semaphore,
-        Event=threading.Event,  # actors only ask whether one is set
+        Event=threading.Event,  # actors only check whether one is set
     )
     with ExitStack() as stack:
         for module in _SHARED:

@@ -19,7 +19,9 @@ from tests.support.merge import merge
 
 @repeated
 def pinner(world: World, process: Process) -> None:
-    """Creates a pin, renews it in some seeds, and checks later that all that it promises exists; or deletes a pin."""
+    """Creates a pin, renews it in some seeds, and checks later that everything that it promises exists; or deletes a
+    pin.
+    """
     cluster, name = world.cluster(process), world.random.choice(["a", "b"])
     if world.random.random() < 0.2:
         cluster.controller.delete_pin(name)
@@ -65,7 +67,7 @@ def _replay(world: World, cluster: ClusterHandles, pin: Pin, live: set[str]) -> 
 
 
 def in_the_quiet(world: World, cluster: ClusterHandles) -> None:
-    """Create a pin in the quiet while everything runs that can delete; every deleter then knows the pin."""
+    """Create a pin after the faults, while everything runs that can delete; every deleter then knows the pin."""
     if not world.weather.pins:
         return
     pin = create_pin(cluster, "quiet", HOUR_MS)

@@ -1,4 +1,4 @@
-"""Reads while everything moves, and checks what must be found."""
+"""Reads topics while everything changes, and checks the records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def reader(world: World, process: Process) -> None:
 
 
 def _meanwhile(world: World) -> None:
-    """Slow the reader down, and move what it has yet to read."""
+    """Slow the reader down, and move the records that it has yet to read."""
     if world.random.random() < 0.7:
         world.sleep(5.0)
         return

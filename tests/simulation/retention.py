@@ -1,7 +1,7 @@
-"""Checks retention by separate rules: what it deletes, and what it would have to delete but did not.
+"""Checks retention by separate rules: what it deletes, and what it should have deleted.
 
 The rules are Kafka's, with an L1 object as a segment: by time, the oldest objects whose newest records are older; by
-size, the oldest ones without which the others still have that size. What is not in L1 is never deleted.
+size, the oldest ones without which the others still have that size. Records outside of L1 are never deleted.
 """
 
 from __future__ import annotations

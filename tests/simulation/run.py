@@ -36,8 +36,8 @@ objects; the other seeds take the same steps as without any.
 """
 
 RETRIES = 8
-"""How often an upload may be refused in the quiet end: a few times for each journal that has moved on without its
-process.
+"""How often an upload may be refused after the faults: a few times for each journal that moved on while its process
+slept.
 """
 
 
@@ -177,7 +177,7 @@ def _drain(world: World, survivors: list[Process]) -> int:
             actors.upload(world, cluster, name, actors.new_lines(world, "late"))
     needed = set(world.store.objects) - needed
     while expire(cluster).partitions:
-        pass  # what leaves by size may have kept later objects from leaving by time, as in Kafka
+        pass  # an object kept by size may have kept later ones from leaving by time, as in Kafka
     if left := retention.left_over(world.watch, world.clock.ms):
         raise world.violation(left)
     m = jobs.compute_watermark(world, cluster)

@@ -73,7 +73,7 @@ class Part:
 
 @dataclass
 class TopicShadow:
-    """One incarnation of a topic, as far as it is in this journal."""
+    """The part of one incarnation of a topic that this journal holds."""
 
     revision: int
     topic_id: str
@@ -347,7 +347,7 @@ class Shadow:
 
     @staticmethod
     def _given_up(topic: TopicShadow, name: str, ranges: Ranges, world: LandingWorld) -> None:
-        """Check that only records of lost objects, and not in L1, become a hole (hazard 35)."""
+        """Check that only records of lost objects become a hole, and none that are in L1 (hazard 35)."""
         for p, base, last in ranges:
             part = topic.parts.get(p, Part())
             for x in part.live:

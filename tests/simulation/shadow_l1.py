@@ -20,7 +20,7 @@ from l0gc.streamlog.journal.topic import l1_file
 Place = tuple[int, int]
 """A revision and a partition."""
 Ranges = list[tuple[int, int, int]]
-"""Runs of records: the partition, the first and the last one."""
+"""Runs of records: the partition, and the first and last offset."""
 
 
 class Wrong(Exception):
@@ -40,7 +40,7 @@ class Span:
 
 
 Spans = list[tuple[str, tuple[int, Span]]]
-"""What objects hold of partitions, each by the object's key."""
+"""Records of partitions that objects hold, each with the object's key."""
 
 
 @dataclass(frozen=True)

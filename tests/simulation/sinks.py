@@ -32,7 +32,7 @@ REPEATED = "micro-batches that were repeated and skipped"
 
 @dataclass
 class Checkpoint:
-    """The end of each micro-batch in the source, and which ones have ended."""
+    """The ends of micro-batches in the source, and the number of the last one that has ended."""
 
     ends: dict[int, int] = field(default_factory=dict)
     ended: int = -1
@@ -110,15 +110,15 @@ def _go_back(world: World, query: Query) -> None:
         newest = max(back.ends)
         del back.ends[newest]
         back.ended = min(back.ended, newest - 1)
-    query.checkpoint, query.older, query.went_back = back, None, True  # running drivers keep the other one
+    query.checkpoint, query.older, query.went_back = back, None, True  # running drivers keep the previous one
     world.happened[WENT_BACK] += 1
 
 
 def _staged(
     world: World, cluster: ClusterHandles, topic: Topic, rows: Sequence[bytes], first: int, number: int
 ) -> list[WrittenObject]:
-    """Return what the tasks of a micro-batch write, cut at random. A third of the rows name their partition, a third
-    have a key.
+    """Return what the tasks of a micro-batch write, cut at random. A third of the rows name their partition, and
+    another third have a key.
     """
     staged: list[WrittenObject] = []
     tasks = world.random.randrange(1, 4)
@@ -137,10 +137,10 @@ def _staged(
 
 
 def _refused(world: World, query: Query, checkpoint: Checkpoint, number: int, error: BatchMismatchError) -> None:
-    """Check that a refusal is right: the checkpoint went back, or another driver is further with it."""
+    """Check that a refusal is justified: the checkpoint went back, or another driver is further with it."""
     world.happened[REFUSED] += 1
     if query.went_back:
-        query.stopped = True  # until an operator follows the error message, see `check`
+        query.stopped = True  # stopped until an operator follows the error message, see `check`
     elif checkpoint.ended < number:
         raise world.violation(f"{query.id}: batch {number} was refused, and no other rows had its number: {error}")
 

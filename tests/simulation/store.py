@@ -1,4 +1,4 @@
-"""The store of a simulation: in memory, with the habits of stores that differ from S3 slightly, and watched from below."""
+"""The store of a simulation: in memory, with the habits of stores that differ slightly from S3, and watched from below."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HABITS = (ORDERED, SKIPS_FOLDER, DISORDERED)
 
 
 class SimulatedStore(MemoryStore):
-    """Asks the world at each call, and reports what takes effect, as it takes effect.
+    """Asks the world at each call, and reports each effect as it happens.
 
     Args:
         habit: how it lists; a page has `page_size` keys.
@@ -141,7 +141,7 @@ class SimulatedStore(MemoryStore):
             if self._habit == SKIPS_FOLDER and start_after.startswith(prefix):
                 folder = start_after.rstrip("/") + "/"
                 keys = [k for k in keys if not k.startswith(folder)]
-            order = sorted(k[::-1] for k in keys) if turned else sorted(keys)  # like a store that hashes names
+            order = sorted(k[::-1] for k in keys) if turned else sorted(keys)  # similar to a store that hashes names
             if page:
                 last = page[-1][::-1] if turned else page[-1]
                 order = order[bisect_right(order, last) :]

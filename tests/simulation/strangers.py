@@ -44,7 +44,7 @@ def poisoner(world: World, process: Process) -> None:
 
 @repeated
 def zombie(world: World, process: Process, sessions: list[Producer]) -> None:
-    """Continues as a producer under a run that another one has superseded; `sessions` outlive it, and every break."""
+    """Continues as a producer under a superseded run; `sessions` outlive the process and every break."""
     cluster = world.cluster(process)
     for _ in range(2):
         sessions.append(cluster.controller.init_producer("zombie"))
@@ -154,7 +154,7 @@ def commit_too_little(world: World, cluster: ClusterHandles, topic: Topic, parti
 
 @repeated
 def stranger(world: World, process: Process) -> None:
-    """Takes the bucket for another cluster's."""
+    """Mistakes the bucket for another cluster's."""
     cluster = world.cluster(process, cluster_id="another")
     world.note("expects another cluster")
     try:

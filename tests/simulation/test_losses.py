@@ -41,8 +41,8 @@ def test_none_of_many_seeds_with_losses_violates_an_invariant() -> None:
 
 
 def test_what_can_be_neither_lifted_nor_given_up_is_named() -> None:
-    """The object is damaged in the bucket itself and not recorded as lost: the seed's end names it instead of repeating
-    forever.
+    """The object is damaged in the bucket itself and not recorded as lost: the end of the seed names it, and does not
+    repeat forever.
     """
     chance = random.Random(1)
     with world_of(1, chance, Weather.draw(chance), Holds(1)) as world:

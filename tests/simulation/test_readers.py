@@ -1,4 +1,4 @@
-"""The checks of simulated runs' readers: see README.md in this folder."""
+"""The checks that readers make in simulated runs: see README.md in this folder."""
 
 from __future__ import annotations
 

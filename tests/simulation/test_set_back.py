@@ -1,4 +1,4 @@
-"""The real code on buckets whose parts went back to an older copy: see README.md in this folder."""
+"""The real code on buckets of which parts went back to an older copy: see README.md in this folder."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_seed_is_a_run() -> None:
 
 @pytest.fixture
 def world() -> Iterator[World]:
-    """Yield a world without faults in which a journal went back to before its records were lifted and M passed them."""
+    """Yield a world without faults, with a journal from before its records were lifted and M passed them."""
     chance = random.Random(1)
     weather = replace(Weather.draw(chance), journals=1, shapes=(Shape(2, 1),) * 3)
     with world_of(1, chance, weather, Holds(1)) as world, world.quietly():
@@ -114,7 +114,9 @@ def test_no_higher_m_may_be_published_while_a_journal_is_set_back(world: World) 
 
 @pytest.mark.parametrize("first", [True, False])
 def test_who_reserves_numbers_on_an_older_controller_log_publishes_no_m(world: World, first: bool) -> None:
-    """Seeds 415 and 902016 without --set-back: the first publication, and one that keeps what was computed before."""
+    """Seeds 415 and 902016 without --set-back found this: a first publication, and one that keeps an earlier
+    computation.
+    """
     watch, computed = world.watch, decode_published(world.store.objects[PUBLISHED_WATERMARK].body)
     if first:
         for key in (PUBLISHED_WATERMARK, PUBLISHED_COPY):

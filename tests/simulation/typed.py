@@ -1,7 +1,6 @@
 """Changes value schemas while processes run, and checks L1 by separate rules.
 
-The columns of a number are always the same here, so that each L1 object can be checked by its own bytes when it is
-named.
+A number's columns are always the same here, so that each L1 object can be checked by its own bytes when it is named.
 """
 
 from __future__ import annotations
@@ -23,13 +22,15 @@ _MORE: Final[list[dict[str, Any]]] = [
     {"name": "x", "type": "double"},
 ]
 SCHEMAS: Final[tuple[list[dict[str, Any]], ...]] = (_FIRST, _WIDER, [*_WIDER, _MORE[0]], [*_WIDER, *_MORE])
-"""The fields of value schema 1, and of those that follow."""
+"""The fields of value schema 1, and of its successors."""
 _TYPES: Final[Mapping[str, tuple[type, ...]]] = {"who": (str,), "n": (int,), "tags": (list,), "x": (int, float)}
 ALTERED = "value schemas altered"
 
 
 def place_of(schema: ValueSchema | None) -> int:
-    """Return which of `SCHEMAS` a topic has, from 1 on; 0 without one. The number in the log grows by more than 1."""
+    """Return the place of a topic's schema in `SCHEMAS`, from 1 on; 0 without a schema. The number in the log grows by
+    more than 1.
+    """
     if schema is None:
         return 0
     wide = any(c.name == "n" and c.type_json() == "long" for c in schema.columns)
@@ -37,10 +38,11 @@ def place_of(schema: ValueSchema | None) -> int:
 
 
 def check_columns(key: str, body: bytes, places: Mapping[int, int]) -> int:
-    """Return which of `SCHEMAS` an L1 object was written by. Raises `Wrong` if its columns are not those of the schema.
+    """Return the place in `SCHEMAS` of the schema that wrote an L1 object. Raises `Wrong` if the object's columns are
+    not those of the schema.
 
     Args:
-        places: see `place_of`, by the number that the log gave.
+        places: the value of `place_of` for each number in the log.
     """
     with pq.ParquetFile(io.BytesIO(body)) as file:
         named = int((file.metadata.metadata or {}).get(b"l0gc.value_schema", 0))
@@ -78,7 +80,7 @@ def _columns(value: bytes, fields: Iterable[Mapping[str, Any]], *, wide: bool) -
 def check_merged(
     numbers: Mapping[str, int], added: Mapping[str, tuple[int, Span]], removed: Mapping[str, tuple[int, Span]]
 ) -> None:
-    """Raise `Wrong` if a merge has lost columns: what it adds was written by an older schema than what it replaces."""
+    """Raise `Wrong` if a merge has lost columns because it wrote by an older schema than that of its sources."""
     for key, (p, span) in added.items():
         before = [numbers[k] for k, (q, old) in removed.items() if q == p and span.base <= old.base <= span.last]
         if numbers[key] < max(before, default=0):

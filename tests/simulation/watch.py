@@ -1,8 +1,8 @@
-"""Invariants that must hold after every step: the watch sees everything that takes effect in the store.
+"""Checks invariants after every step: the watch sees everything that takes effect in the store.
 
 The watch keeps a replay of every log, of what is published and of what was acknowledged, and shares no decision with
-the code that it watches: it counts itself what a partition may still need (`shadow.py`), and decides itself what an L0
-key is.
+the code that it watches: it counts what a partition may still need by separate rules (`shadow.py`), and has its own
+definition of an L0 key.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Place = tuple[str, int]
 
 
 class Violation(AssertionError):
-    """An invariant does not hold. The seed replays it."""
+    """An invariant that does not hold; its seed replays it."""
 
     def __init__(self, seed: int, step: int, text: str) -> None:
         super().__init__(f"seed {seed}, step {step}: {text}")
@@ -158,7 +158,7 @@ class Watch:
             self._fail(str(wrong))
 
     def _count_state(self) -> None:
-        """Count the state of the whole: each journal in the abstract, without order, and how far M is behind."""
+        """Count the overall state: the abstract state of each journal, without order, and how far M is behind."""
         lag = min(self.controller.epoch - self.watermark, 20)
         journals = sorted(s.abstract(self.epoch) for s in self.shadows.values())
         self.states.add(hash((lag, len(self.controller.topics), *journals)))
@@ -181,7 +181,7 @@ class Watch:
     def _landed(self, journal: int, offset: int, body: bytes) -> None:
         shadow = self.shadow(journal)
         if offset <= shadow.offset:
-            return  # re-created below the boundary: no reader may take it for an entry, which `agrees` checks
+            return  # re-created below the boundary: `agrees` checks that no reader takes it for an entry
         if decode_entry(f"{journal_log(journal)}log/{offset:020}", body).time_ms > self._latest_ms:
             self._fail(f"journal {journal} has an entry at {offset} of a time that is to come")
         known = set(shadow.producers)
@@ -226,7 +226,7 @@ class Watch:
             typed.check_merged(self.numbers, added, removed)
 
     def _check_retention(self, shadow: Shadow, journal: int, offset: int, body: bytes) -> None:
-        """Raise `Wrong` if an entry expires what no retention covers; deletions by hand may be arbitrary."""
+        """Raise `Wrong` if an entry expires records that no retention lets go; manual deletions are not restricted."""
         thread = self._world.thread
         if thread is None or thread.retains is None:
             return
@@ -323,10 +323,10 @@ class Watch:
         for topic in self.topics().values():
             heard_of = any(topic.revision in self.shadow(j).topics for j in topic.journals)
             if topic.name not in self.controller.topics and not heard_of:
-                continue  # only the newest log knows it, and nothing has landed there, so no process could know
+                continue  # only the newest log has it, and nothing has landed there, so no process could know
             for partition_range in topic.partition_ranges():
                 if m == self.watermark and partition_range.journal in self.went_back:
-                    continue  # what it may need below M stays: while it cannot be read, or once it is accepted
+                    continue  # what it needs below M is kept, while it cannot be read or once it is accepted
                 for p in range(partition_range.first, partition_range.end):
                     needs = self.shadow(partition_range.journal).needs(topic.revision, p)
                     if m >= needs:
@@ -340,8 +340,8 @@ class Watch:
             self._fail(f"M = {m} was published at cluster epoch {self.controller.epoch}")
         if self.foreign_watermark:
             self._fail(f"M = {m} was published beside what another cluster has left in the bucket")
-        # Noting a pin or a value schema keeps what was computed before, if anything, so it publishes no M. It starts no
-        # new grace either, so the date and the history may have changed.
+        # Noting a pin or a value schema keeps an earlier computation, if any, so it publishes no M. It starts no new
+        # grace either, so the date and the history may have changed.
         about_m = msgspec.json.encode(
             msgspec.structs.replace(published, cluster_epoch=-1, pinned=-1, given=(0, 0), published_at_ms=0, history=[])
         )
@@ -401,8 +401,8 @@ class Watch:
             self._fail(f"{key} was deleted less than --grace {thread.grace_ms} ms after M has passed it")
 
     def _vacuumed(self, key: str) -> None:
-        """Check a deletion of L1: a journal dropped it long enough ago, or it is below the fence of a journal that
-        never named it.
+        """Check a deletion of L1: a journal dropped the object long enough ago, or no journal has named it and its
+        stamp is below the fence.
         """
         shadows = self.shadows.values()
         if any(key in s.l1.named for s in shadows):
@@ -468,7 +468,7 @@ class Watch:
             self.refused.add((journal, o.key))
 
     def acknowledge(self, topic: Topic, partition: int, base_offset: int, batch: int, values: list[bytes]) -> None:
-        """Note that an uploader was told of a landed batch of `batch` records at this offset; `values` are its own."""
+        """Note that an uploader was informed of a landed batch of `batch` records at this offset; `values` are its own."""
         shadow = self.shadow(topic.journal_of(partition)).topics.get(topic.revision)
         if self.is_live(topic):
             part = None if shadow is None else shadow.parts.get(partition)

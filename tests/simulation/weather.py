@@ -45,12 +45,12 @@ FOREIGN_WATERMARK = "another cluster's watermark lies in the bucket for a while"
 EVENTS = (NOTHING, TEN_DAYS, LONG_BREAK, OLD_BACKUP, OLD_BACKUP, FOR_GOOD, FOR_GOOD, NOTICED, FOREIGN_WATERMARK)
 
 ANSWERS = {"throttles": 0.3, "mistakes": 0.3, "late_dates": 0.3}
-"""The share of seeds with each kind of answer of `answers.py`; the others take the same steps as without any."""
+"""The share of seeds with each kind of answer of `answers.py`; the other seeds take the same steps as without them."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A topic's partitions, and the journals that hold them."""
+    """A topic's number of partitions and of journals."""
 
     partitions: int
     journals: int
@@ -79,7 +79,7 @@ class Faults:
 
     @cached_property
     def any(self) -> float:
-        """At least the probability of any fault, before or after a call."""
+        """An upper bound of the probability of any fault, before or after a call."""
         return float(sum(astuple(self)))
 
     @classmethod
@@ -92,7 +92,7 @@ class Faults:
 
 @dataclass(frozen=True)
 class Weather:
-    """The circumstances of one seed. `bursts`: the probability that the thread that has just run runs again."""
+    """The circumstances of one seed. `bursts` is the probability that the same thread runs again at the next step."""
 
     habit: str
     page_size: int
@@ -149,7 +149,7 @@ class Weather:
         )
 
     def with_answers(self, seed: int) -> Weather:
-        """Return the same circumstances, with answers of `answers.py`."""
+        """Return the same circumstances with answers of `answers.py`."""
 
         def has(what: str) -> bool:
             return random.Random(f"{what} of {seed}").random() < ANSWERS[what]
@@ -166,7 +166,7 @@ class Weather:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Set l0gc's constants for this seed: small pages, early and partial checkpoints, pieces of a few L1 rows."""
+        """Set l0gc's constants for this seed: small pages, early and incremental checkpoints, pieces of a few L1 rows."""
         constants = [
             (l0gc.collect.skip_scan, "PAGE_SIZE", self.page_size),
             (l0gc.collect.plan, "PAGE_SIZE", self.page_size),
@@ -185,7 +185,7 @@ class Weather:
         with ExitStack() as stack:
             for module, name, value in constants:
                 stack.enter_context(mock.patch.object(module, name, value))
-            # Tasks and merges take the default; all processes of a cluster agree on it.
+            # Tasks and merges use the default; all processes of a cluster agree on it.
             if self.l1_records:
                 stack.enter_context(small_l1(self.l1_records))
             ages = {"truncate_min_age_ms": self.truncate_min_age_ms}

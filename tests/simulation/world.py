@@ -2,8 +2,8 @@
 happens to it.
 
 Every thread of a simulated process is a greenlet that runs the real handles. A store call is a step: the thread stops
-there, the scheduler picks the next thread, and draws a fault for the call. `watch.py` sees from below what takes
-effect. All randomness comes from the seed alone, so a seed is a run.
+there, the scheduler picks the next thread, and draws a fault for the call. `watch.py` watches every effect in the
+store. All randomness comes from the seed alone, so a seed is a run.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from tests.support.memory_store import Call, FakeClock
 PAUSES_MS = (1_000, 60_000, 20 * 60_000, HOUR_MS, 3 * HOUR_MS)
 NAPS_MS = PAUSES_MS[2:]
 SUSPENDED_MS = 20 * 60_000
-"""Less than a date may be ahead: if both are the same, no clock shows that time has passed (docs/why/hazards.md)."""
+"""How long a machine is suspended: less than a date may be ahead, since equal times would not show that time has passed
+(docs/why/hazards.md).
+"""
 LANDED_LATE = "writes landed late"
 LATE_MS = 10 * 60_000
 LATEST_MS = 2 * LATE_MS
-"""The latest time at which a write may still take effect after its caller has given it up."""
+"""How long a write may still take effect after its caller has given up."""
 DATES_AHEAD_MS = (HOUR_MS, 30 * DAY_MS, 400 * DAY_MS, -2 * HOUR_MS, -3 * DAY_MS, -30 * DAY_MS)
-"""How far the date of a reply may be ahead. In a seed no two wrong dates agree: another reply reveals a wrong one."""
+"""How far the date of a reply may be ahead. Wrong dates of a seed all differ, so another reply reveals each."""
 LATE_DATES_MS = (*(-hours * HOUR_MS for hours in range(1, 24, 3)), 2 * 60_000, 8 * 60_000)
-"""Dates that are not checked by another reply: a day behind at most, or minutes ahead (hazard 16)."""
+"""Wrong dates that no other reply checks: at most a day behind, or minutes ahead (hazard 16)."""
 LIFE_GOES_ON = 0.15
-"""The probability that a process begins because another one sleeps for long, so that much happens to the sleeper's
-objects.
-"""
+"""The probability that a process begins because another one sleeps for long, so that the sleeper's objects change."""
 TOO_MANY_STEPS = 50_000
 _ENTRY_KEY = re.compile(r"l0gc/journal/(\d{4})/log/")
 
@@ -57,7 +57,7 @@ class Crashed(BaseException):
 
 @dataclass
 class Process:
-    """What one crash kills: its threads, and the handles that they share.
+    """The threads and handles that one crash ends together.
 
     `recovers`: it does what only an operator may. `suspended_ms`: how long its machine slept, which its clock did not
     count. `interrupted`: its next job continues with the handles of the last one, which an exception has ended.
@@ -277,7 +277,7 @@ class World:
 
     def _strike(self, thread: Thread, call: Call) -> None:
         if self.alone is not None and thread is self.alone[0]:
-            return  # faults would keep it from its purpose
+            return  # faults would keep this thread from its purpose
         if self.losses is not None and call.key in self.losses.withheld and call.kind in ("get", "head"):
             raise RequestRefusedError(f"{call.key}: it was archived")
         self.answers.strike(thread, call)
@@ -386,7 +386,7 @@ class World:
         """
         if self.thread is None or not self.date_jumps_at or self.steps < self.date_jumps_at[0]:
             return 0
-        appends = self.thread.process.kept is not None  # soon, by what it learns now
+        appends = self.thread.process.kept is not None  # it appends soon, based on what it learns here
         if not (appends and _ENTRY_KEY.match(end)) and self.random.random() < 0.98:
             return 0
         del self.date_jumps_at[0]
@@ -398,9 +398,7 @@ class World:
         return ahead_ms
 
     def boundary_read(self) -> None:
-        """Suspend, perhaps, a thread that learned a log's end with a date that was ahead, and has just read the
-        boundary.
-        """
+        """Suspend a thread that learned a log's end with a date that was ahead, once it has read the boundary."""
         if self.thread is not None and self.thread.misled_at:
             end, self.thread.misled_at = self.thread.misled_at, ""
             self._nap(end, "is suspended after a date that was ahead", SUSPENDED_MS)

@@ -28,7 +28,7 @@ WORKER = "import os, time; os.setpgid(0, 0); open(os.environ['STARTED'], 'w'); t
 WORKING = f'{sys.executable} -c "{WORKER}" & cat > /dev/null'
 """Java with a worker, which has its own process group, and is slow to notice that Java has ended."""
 SLOW = "trap '' TERM; touch $STARTED; while :; do sleep 0.1; done"
-"""Java on a busy machine, which takes longer to end than any process waits."""
+"""Java on a busy machine, which takes longer to end than l0gc waits."""
 ENDING = "echo noise; exit 0"
 
 VERIFY = (*BIN, "verify", "--engine", "spark")

@@ -1,4 +1,4 @@
-"""Which credentials go to the executors."""
+"""The credentials that go to the executors."""
 
 from __future__ import annotations
 

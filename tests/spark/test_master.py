@@ -1,4 +1,4 @@
-"""Masters: which are local, and which standalone ones exist."""
+"""Masters: which of them are local, and whether a standalone one answers."""
 
 from __future__ import annotations
 

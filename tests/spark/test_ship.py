@@ -1,4 +1,4 @@
-"""What executors are sent, and what is reported about unfit ones."""
+"""The package that executors are sent, and the errors of unfit executors."""
 
 from __future__ import annotations
 

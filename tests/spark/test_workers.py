@@ -1,6 +1,4 @@
-"""What a job on Spark does next to its work: it reports which tasks have ended, accepts a stop, and reports what ended
-it.
-"""
+"""A job on Spark reports which tasks have ended, accepts a stop, and reports what ended it."""
 
 from __future__ import annotations
 
@@ -180,7 +178,7 @@ def test_a_signal_stays_one_although_pyspark_fails_at_cleaning_up_after_it() -> 
 def test_a_connection_that_pyspark_could_not_make_does_not_hide_why(
     why: BaseException, raised: type[BaseException], match: str | None
 ) -> None:
-    """pyspark closes the connection all the same, as this function does."""
+    """pyspark closes the connection in any case, as this function does."""
 
     def connected() -> io.BytesIO:
         raise why

@@ -1,4 +1,4 @@
-"""Creates a certificate authority for one test, and certificates for the names under which its servers appear."""
+"""Creates a certificate authority for one test, and certificates for its servers' names."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ class Authority:
         self.bundle.write_bytes(own.public_bytes(_PEM))
 
     def context(self, host: str) -> ssl.SSLContext:
-        """Return what a server needs to appear as `host`, a name or an address; one asterisk stands for one label."""
+        """Return the context of a server that appears as `host`, a name or an address; one asterisk stands for one
+        label.
+        """
         if host not in self._contexts:
             key = ec.generate_private_key(ec.SECP256R1())
             try:

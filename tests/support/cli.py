@@ -38,7 +38,7 @@ JSON_PAGE = Path(__file__).parents[2] / "docs/reference/json.md"
 
 
 def opens(found: ClusterHandles, monkeypatch: pytest.MonkeyPatch) -> ClusterHandles:
-    """Let the library and the commands open this cluster, whatever they are told to open."""
+    """Let the library and the commands open this cluster, whatever URL they are given."""
 
     @contextlib.contextmanager
     def opened(config: object, **settings: object) -> Iterator[tuple[ClusterHandles, ObjectStore]]:
@@ -70,8 +70,8 @@ def founded(partitions: int = 2, topic: str = "events", *, shards: int = 4) -> N
 
 
 def _probe_once(store: ObjectStore, runtime: Runtime) -> list[str]:
-    """Probe a server once in this process if it accepts quoted ETags, since every test that founds a cluster would
-    repeat the probe.
+    """Probe a server with quoted ETags once in this process, since every test that founds a cluster would repeat the
+    probe.
     """
     server = os.environ.get("AWS_ENDPOINT_URL_S3", "")
     if server not in _PASSED:
@@ -111,7 +111,7 @@ def printed(*args: str) -> bytes:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command in its own process ended."""
+    """The end of a command in its own process."""
 
     code: int
     stdout: bytes

@@ -1,4 +1,4 @@
-"""Tests whether an error keeps its callers' objects alive, since a traceback refers to the frames of all callers."""
+"""Checks whether an error keeps its callers' objects alive, since a traceback refers to the frames of all callers."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def fenced(fence: EpochFence, epoch: int) -> EpochWindow:
 
 
 def within_patience(*works: Callable[[], object]) -> None:
-    """Do each on its own thread; all must end."""
+    """Do each of them on its own thread; all must end."""
     threads = [threading.Thread(target=work, daemon=True) for work in works]
     for thread in threads:
         thread.start()

@@ -134,7 +134,7 @@ def a_cluster(partitions: int) -> tuple[ClusterHandles, GeneratedL1]:
     for _ in range(20):
         cluster.controller.advance()
     handle = cluster.journal(topic.journals[0])
-    handle.advance(cluster.controller.epoch())  # a checkpoint needs an entry
+    handle.advance(cluster.controller.epoch())  # a checkpoint needs a new entry
     state = TopicState(topic.revision, topic.topic_id)
     state.listed = RowList(np.concatenate([_rows_of(partition) for partition in range(partitions)]))
     state.partitions = np.arange(partitions, dtype=NUMBER)
@@ -146,8 +146,8 @@ def a_cluster(partitions: int) -> tuple[ClusterHandles, GeneratedL1]:
 
 
 def _name_of(partition: int, slot: int, *, orphan: bool = False) -> uuid.UUID:
-    """Return a name that does not compress, as real names do not: a reader that needs no rows skips a checkpoint's
-    second part.
+    """Return a name that does not compress, as real names do not: a reader that needs no rows skips the second part of
+    a checkpoint.
     """
     drawn = hashlib.blake2b(b"%d/%d" % (partition, slot), digest_size=15).digest()
     return uuid.UUID(bytes=drawn + bytes([orphan]))

@@ -23,7 +23,7 @@ _KEY = re.compile(r"level_zero/data/([0-9]{3})/([0-9]{18})/([0-9a-f]{8})-0000-40
 
 
 class PagedStore(MemoryStore):
-    """Counts a request for each 1,000 keys of a folder, as S3 lists them."""
+    """Counts one request for each 1,000 keys of a folder, as S3 lists them."""
 
     def list(self, folder: str, *, one_page: bool = False) -> Listing:
         listing = super().list(folder, one_page=one_page)
@@ -61,9 +61,9 @@ class GeneratedStore(PagedStore):
         return f"level_zero/data/{shard:03}/{self._epoch(place):018}/{place:08x}-0000-4000-8000-000000000000"
 
     def _first_after(self, key: str) -> int:
-        """Return the number of the first object after `key`, which need not be a key of this store."""
+        """Return the number of the first object after `key`, even if the store does not have this key."""
         match = _KEY.fullmatch(key)
-        if match is not None:  # the usual case, without a search
+        if match is not None:  # the usual case needs no search
             return int(match[1]) * self._in_shard + int(match[3], 16) + 1
         return bisect_right(range(self.keys), key, key=self.key)
 

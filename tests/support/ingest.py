@@ -70,7 +70,7 @@ SMALL = 4 * (5 + 16)
 
 
 class CrashError(Exception):
-    """The process dies."""
+    """The simulated death of a process."""
 
 
 class Countdown:
@@ -113,7 +113,7 @@ def job(cluster: ClusterHandles, files: Sequence[Path], batch_bytes: int = SMALL
 
 
 def journal_of(cluster: ClusterHandles) -> JournalHandle:
-    """Return the first journal of the topic `events`."""
+    """Return the handle of the first journal of the topic `events`."""
     return cluster.journal(cluster.controller.snapshot().topic("events").journals[0])
 
 

@@ -22,7 +22,7 @@ class Interrupt(KeyboardInterrupt):
 
 
 class NoMemory(MemoryError):
-    """There was too little memory for the next step."""
+    """The exception of a step for which memory does not suffice."""
 
 
 class Failure(Exception):

@@ -66,7 +66,7 @@ def gc_epoch_of(state: JournalState, revision: int, partition: int) -> int:
 
 
 def lowest_of(state: JournalState) -> int:
-    """Return the epoch below which the whole journal needs none, whatever topics it has."""
+    """Return the lowest epoch that the journal may still need, whatever topics it has."""
     return min([state.previous_applied_epoch, *(o.epoch for t in state.topics.values() for o in t.objects)])
 
 
@@ -109,7 +109,7 @@ def landed(offset: int, entry: JournalEntry, *, time_ms: int = 0) -> StoredEntry
 
 
 class Journal:
-    """A state and the entries that make it, without a store."""
+    """A state and its entries, without a store."""
 
     def __init__(self) -> None:
         self.state = JournalState()
@@ -206,7 +206,9 @@ def of_parts(head: list[Any], rest: list[Any]) -> bytes:
 def journal_of(
     partitions: int = 1, *, store: MemoryStore | None = None, seed: int = 0, journals: int = 1
 ) -> tuple[ClusterHandles, Topic, JournalHandle]:
-    """Create a cluster in memory with a topic `events`, and return also the handle on its first journal."""
+    """Create a cluster in memory with a topic `events`; return the cluster, the topic and the handle of its first
+    journal.
+    """
     cluster = memory_cluster(store or MemoryStore(), seed=seed)
     topic, _ = cluster.controller.create_topic("events", partitions, journals)
     return cluster, topic, cluster.journal(topic.journals[0])

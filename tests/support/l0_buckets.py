@@ -73,7 +73,7 @@ def below(layout: KeyLayout, keys: list[str]) -> list[str]:
 
 
 class Disordered(MemoryStore):
-    """Lists in an order of its own, and continues by position, as a store with continuation tokens does."""
+    """Lists in its own order, and continues by position, as a store with continuation tokens does."""
 
     seed = 0
 

@@ -57,7 +57,7 @@ class FakeClock:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A store call: `when` is 'before' or 'after' it takes effect."""
+    """A store call; `when` is 'before' or 'after' its effect."""
 
     kind: str
     key: str
@@ -72,7 +72,7 @@ class _Object:
 
 
 class MemoryStore:
-    """See `l0gc.storage.objectstore.ObjectStore`."""
+    """Implements `l0gc.storage.objectstore.ObjectStore` in memory."""
 
     def __init__(self, clock: FakeClock | None = None, fault: Callable[[Call], None] | None = None) -> None:
         self.clock = clock or FakeClock()
@@ -272,7 +272,7 @@ def lose_reply(key_part: str) -> Callable[[Call], None]:
 
 
 FEW_JOURNALS = 5
-"""The journals of a cluster whose test needs few: most commands read each journal, and the default is 16."""
+"""The number of journals of a cluster whose test needs few: most commands read each journal, and the default is 16."""
 
 
 def memory_cluster(store: MemoryStore | None = None, *, seed: int = 0, bootstrap: bool = True) -> ClusterHandles:
@@ -300,7 +300,7 @@ def copy_of(store: MemoryStore, prefix: str = "") -> dict[str, bytes]:
 
 
 def put_back(store: MemoryStore, prefix: str, copy: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Replace the objects below a prefix by those of a copy, and return the replaced ones. No process is active."""
+    """Replace the objects below a prefix by those of a copy, and return the replaced ones. No process may be active."""
     there = copy_of(store, prefix)
     store.delete(list(there))
     for key, body in copy.items():

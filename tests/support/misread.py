@@ -1,4 +1,4 @@
-"""A bad replica: some reads of some objects return other bytes than those stored."""
+"""Simulates a bad replica: some reads of some objects return other bytes than those stored."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Decides how an S3 request ends on its way: everything passes, the client is killed, the server hangs, or requests
-fail.
+"""Decides the fate of S3 requests: everything passes, the client is killed, the server hangs, or requests fail.
 
 A behaviour is called once for each request, by one request at a time, and decides by its number alone, so that the
 outcome of one request does not depend on the speed of the others.
@@ -36,10 +35,11 @@ class Request:
 
 
 class Outcome(enum.Enum):
-    """How a request ends. An outcome whose name ends in `AFTER` reaches the server, which does what the request asks.
+    """The fate of a request. An outcome whose name ends in `AFTER` reaches the server, which does what the request
+    asks.
 
-    A repeated request reaches the server twice, and the client sees only the second answer, as behind nginx and Envoy:
-    if a conditional write landed, the client is told that the key exists.
+    A repeated request reaches the server twice, and the client sees only the second answer, as with nginx and Envoy: if
+    a conditional write landed, the answer is that the key exists.
     """
 
     PASS = "passed"
@@ -115,7 +115,7 @@ class Behaviour(Protocol):
 
 
 class Passing:
-    """Every request passes."""
+    """Lets every request pass."""
 
     def decide(self, request: Request) -> Outcome | Refusal:
         return Outcome.PASS

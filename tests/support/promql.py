@@ -34,12 +34,12 @@ AGGREGATED: Mapping[str, Callable[[Iterable[float]], float]] = {"max": max, "min
 
 @dataclass
 class Scraped:
-    """The value of each series and since when it had it: a metrics file stays until the next run replaces it."""
+    """The values of each series with their times: a metrics file stays until the next run replaces it."""
 
     series: dict[Labels, list[tuple[float, float]]] = field(default_factory=dict)
     last_s: float = 0.0
     vanished_s: float = float("inf")
-    """When the files, or their machine, were lost; an instant vector finds no series from then on."""
+    """The time at which the files, or their machine, were lost; an instant vector finds no series from then on."""
 
     def add(self, at_s: float, text: str) -> None:
         self.last_s = max(self.last_s, at_s)

@@ -1,10 +1,10 @@
-"""A proxy on loopback between an S3 client and its server: it counts requests, and lets them go wrong where a test says so.
+"""A proxy on loopback between an S3 client and its server: it counts requests, and lets them fail as a test chooses.
 
-It is a server to its clients, with a certificate if it is given one, and a forward proxy for whoever sends it whole URLs.
+It acts as the server, with a certificate if it is given one, and as a forward proxy for clients that send whole URLs.
 
-A behaviour decides the outcome of each request when its head has been read, under one lock and by its number, so "the n-th
-request" is one request also where a client sends several at once. `Host` goes on unchanged: the server checks the
-signature that the client made for the proxy's address. Everything is bound to 127.0.0.1, and every wait ends.
+A behaviour decides the outcome of each request once its head has been read, under one lock and by its number, so "the
+n-th request" is one request even if a client sends several at once. `Host` is passed on unchanged: the server checks
+the signature that the client made for the proxy's address. Everything is bound to 127.0.0.1, and every wait ends.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ _CODES: Final = {403: "AccessDenied", 500: "InternalError", 503: "SlowDown"}
 
 
 class Proxy:
-    """The proxy, alive between `start` and `stop` or for the length of a `with` block.
+    """The proxy, alive between `start` and `stop` or for the duration of a `with` block.
 
     Args:
         upstream: the server, such as `http://127.0.0.1:41234`.
-        clock_ahead_s: moves the `Date` that the server sends, which is the clock that l0gc measures ages with.
+        clock_ahead_s: moves the `Date` that the server sends, which is the clock by which l0gc measures ages.
         tls: makes it a server for HTTPS.
-        admit: gives the headers to send on, of a method, a path, headers (names in lower case) and a body; None if the
-            session of the request has ended.
+        admit: returns the headers to send on, given a method, a path, headers (names in lower case) and a body; None if
+            the session of the request has ended.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Proxy:
             self.body_bytes[request.key] += len(body)
 
     def answered(self, request: Request) -> None:
-        """See `Behaviour.answered`."""
+        """Tell the behaviour that the request was answered."""
         with self._lock:
             self._behaviour.answered(request)
 

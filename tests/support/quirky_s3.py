@@ -1,4 +1,4 @@
-"""Runs moto behind a quirk: a store or a proxy that treats some requests differently from S3."""
+"""Runs moto with a quirk in front of it: a store or a proxy that treats some requests differently from S3."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.loopback import Serving
 
 Environ = dict[str, Any]
 Quirk = Callable[[Environ], int | None]
-"""Changes a request, which then continues, or returns the status of its answer."""
+"""A function that changes a request, which then continues, or returns the status of its answer."""
 
 _CODES: Final = {
     400: "MissingContentMD5",
@@ -75,8 +75,10 @@ class _Handler(WSGIRequestHandler):
 
 @contextmanager
 def quirky_s3(quirk: Quirk, *, weakens: bool = False) -> Iterator[str]:
-    """A server inside this process; gives its address. It serves one request at a time, since moto compares an ETag and
-    writes without a lock, so that two conditional requests at once may both succeed.
+    """Run a server inside this process, and yield its address.
+
+    It serves one request at a time, since moto compares an ETag and writes without a lock, so that two conditional
+    requests at once may both succeed.
 
     Args:
         weakens: it marks ETags as weak, as a proxy does.

@@ -1,4 +1,4 @@
-"""A server that answers every S3 request as a test chooses, and calls of each kind that send it requests."""
+"""A server that answers every S3 request as a test chooses, and one call of each kind."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Issues sessions that end, on loopback, in each way that botocore supports, and refuses those that have ended.
+"""Issues sessions that end, on loopback, in each way that botocore supports, and refuses ended ones.
 
-The store behind `admit` knows one permanent key, with which admitted requests are signed anew.
+The store accepts one permanent key; `admit` signs admitted requests anew with it.
 """
 
 from __future__ import annotations

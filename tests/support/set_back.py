@@ -92,7 +92,7 @@ class Place:
         return run_pipeline(cluster, JournalSource(cluster)).watermark
 
     def loop(self) -> None:
-        """Run twice what cron runs."""
+        """Run everything that cron runs, twice."""
         for _ in range(2):
             self.store.clock.ms += INTERVAL_MS
             housekeep(self.process(), barrier=True)

@@ -24,7 +24,7 @@ def the_session() -> SparkSession:
     if not _running or _running[0].sparkContext._jsc is None:  # a test has ended it
         conf = {"spark.sql.shuffle.partitions": "2", "spark.sql.session.timeZone": "UTC"}
         with mock.patch.dict(os.environ):
-            os.environ.pop("L0GC_URL", None)  # this bucket of the first test is not that of later ones
+            os.environ.pop("L0GC_URL", None)  # later tests have another bucket than the first one
             _running[:] = [get_session("tests", master=_MASTER, conf=conf)]
     return _running[0]
 

@@ -63,9 +63,7 @@ class SparkCluster:
 
 
 def _free_port() -> int:
-    """Return a port without a listener, below those that systems give to clients, so that no client takes it before
-    Spark does.
-    """
+    """Return an unused port below those that systems give to clients, so that no client takes it before Spark does."""
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
         with socket.socket() as s, suppress(OSError):
@@ -113,7 +111,7 @@ def spark_cluster(
     def start(name: str, *args: str, more: Mapping[str, str] | None = None) -> None:
         log = (folder / f"{name}.log").open("wb")
         command = [str(home / "bin" / "spark-class"), *args]
-        # A session of its own, so that its children can be stopped with it.
+        # Each has its own session, so that its children can be stopped with it.
         started.append(
             subprocess.Popen(
                 command, env={**environment, **(more or {})}, stdout=log, stderr=log, start_new_session=True

@@ -1,4 +1,4 @@
-"""Writes a batch on a Spark cluster where one task is so slow that Spark starts it a second time, and reads it back.
+"""Writes a batch on a Spark cluster, with one task so slow that Spark starts it again, and reads the batch back.
 
 Usage: python speculative_write.py MASTER URL TOPIC [NAME=VALUE ...]   (Spark's settings)
 Prints as JSON in how many rows each value was read back.

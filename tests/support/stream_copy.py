@@ -1,4 +1,4 @@
-"""The driver of a query that copies topics into another one, micro-batch by micro-batch, until somebody kills it.
+"""The driver of a query that copies topics into another one, micro-batch by micro-batch, until it is killed.
 
 Usage: python stream_copy.py URL TO CHECKPOINT [--available-now] [--conf NAME=VALUE] OPTION=VALUE ...   (of the source)
 """

@@ -60,7 +60,7 @@ def table(cluster: ClusterHandles) -> Table:
 
 
 def names(cluster: ClusterHandles, snapshot_id: int | None = None) -> list[str]:
-    """Return the keys of the objects that a snapshot names, as often as it names them."""
+    """Return the keys of the objects that a snapshot names, with repetitions."""
     tasks = table(cluster).scan(snapshot_id=snapshot_id).plan_files()
     return sorted(t.file.file_path.removeprefix(cluster.store.url) for t in tasks)
 

@@ -1,5 +1,5 @@
-"""Sets with how many examples and cases a rule is tried: few in `make test`, all cases in `make thorough`, and ten times
-as many examples in `make release`.
+"""Sets with how many examples and cases a rule is tried: few in `make test`, all cases in `make thorough`, and ten
+times as many examples in `make release`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 DEEPEST: Final = 200
 NO: Final = object()
-"""Replaces a value that does not fit."""
+"""Stands in for a value that does not fit."""
 _WHOLE: Final = {"int": 32, "long": 64}
 
 
@@ -41,7 +41,7 @@ def expected_columns(value: bytes, fields: Mapping[str, Any]) -> tuple[dict[str,
 
 
 def _lone_surrogate(text: str) -> bool:
-    """Return whether one half of a surrogate pair is escaped alone, also in a string that a later one replaces."""
+    """Return whether half of a surrogate pair is escaped alone, even in a string that a later one replaces."""
     if "\\u" not in text and "\\U" not in text:
         return False
     escapes = re.sub(r"\\[^u]", "", text)

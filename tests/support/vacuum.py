@@ -27,6 +27,6 @@ def tick(cluster: ClusterHandles, times: int = 1) -> None:
 
 
 def vacuum_later(cluster: ClusterHandles) -> None:
-    """Vacuum some epochs later, when the grace of everything is over."""
+    """Vacuum some epochs later, when every grace is over."""
     tick(cluster, 3)
     assert vacuum(cluster).problem is None

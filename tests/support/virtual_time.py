@@ -37,7 +37,7 @@ class VirtualClock:
         self._hub.switch()
 
     def start(self, worker: Callable[[], None]) -> None:
-        """Run another worker from this time on."""
+        """Start another worker at the present time."""
         heapq.heappush(self._waiting, (self.now, next(self._numbers), greenlet(worker, self._hub)))
 
     def run(self, *workers: Callable[[], None]) -> None:

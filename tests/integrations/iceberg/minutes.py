@@ -72,7 +72,7 @@ def run(minutes: int) -> Left:
 
 
 def main(minutes: int) -> Left:
-    """Run with a catalog in SQLite."""
+    """Sync for this many minutes with a catalog in SQLite."""
     with tempfile.TemporaryDirectory(prefix="l0gc-minutes-") as folder, pytest.MonkeyPatch.context() as patch:
         sql_catalog(patch, Path(folder))
         return run(minutes)

@@ -1,4 +1,4 @@
-"""A table names what the journals list, once each, whoever merges, vacuums, syncs or dies in between (hazard 37)."""
+"""A table names what the journals list, once each, even if runs merge, vacuum, sync or die in between (hazard 37)."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_a_table_synced_each_minute_keeps_few_snapshots() -> None:
 
 @pytest.mark.thorough
 def test_the_metadata_of_a_table_that_is_synced_each_minute_stays_small() -> None:
-    """`python -m tests.integrations.iceberg.minutes 10000` does this for a week."""
+    """`python -m tests.integrations.iceberg.minutes 10000` runs the same for a week of minutes."""
     left = minutes.main(130)
     assert left.snapshots <= 110
     assert left.metadata_bytes < 100_000

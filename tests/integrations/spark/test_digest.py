@@ -1,4 +1,4 @@
-"""The digest of a batch's rows is the same for the same rows, however they are cut, and differs for any others."""
+"""Batches with the same rows have the same digest, however they are cut, and batches with other rows have another."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from tests.support.reconcile import put, reconcile
 from tests.support.spark_source import batch_reader, on, read, table
 
 ROOM = 1.02
-"""The factor by which more may be fetched than is needed."""
+"""The most bytes that a query may fetch, as a multiple of those that it needs."""
 
 
 class CountingStore(MemoryStore):

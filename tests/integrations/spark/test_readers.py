@@ -159,7 +159,7 @@ def test_a_damaged_block_and_a_damaged_l1_object_are_reported_by_name() -> None:
     for kind in ("level_zero/", "level_one/data/"):
         key = next(k for k in store_of(cluster).objects if k.startswith(kind))
         o = store_of(cluster).objects[key]
-        whole, middle = o.body, len(o.body) // 6  # in an L1 object, this is in a column that is read
+        whole, middle = o.body, len(o.body) // 6  # in an L1 object, the middle is in a column that is read
         o.body = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
         if kind == "level_zero/" and not any(key == k for k in _named(cluster)):
             o.body = whole
@@ -296,7 +296,7 @@ def test_offsets_alone_come_from_the_journal_and_are_those_that_reading_gives(se
 
 
 def change(cluster: ClusterHandles, what: str, partition: int, n: int) -> None:
-    """Change which records there are, or where they are stored, in one of these ways."""
+    """Change the records, or their place, in one of these ways."""
     topic = cluster.controller.snapshot().topic("events")
     state = cluster.journal(topic.journal_of(partition)).catch_up().topic(topic.revision)
     view, extents = state.view(partition), state.extents(partition)
@@ -464,7 +464,7 @@ def test_a_plan_is_small_whatever_the_topic() -> None:
     cluster = filled(7, 3)
     with on(cluster):
         planned = batch_reader(topic="events").partitions()
-    assert [type(p) for p in planned] == [Slice] * 3  # one for each journal
+    assert [type(p) for p in planned] == [Slice] * 3  # one slice for each journal
     assert sum(len(p.rows) for p in planned if isinstance(p, Slice)) == 7 * 20
 
 

@@ -279,8 +279,8 @@ def test_a_topic_that_went_back_to_before_a_checkpoint_is_reported() -> None:
 
 
 def test_a_checkpoint_of_a_log_set_back_and_grown_is_refused(tmp_path: Path) -> None:
-    """Hazard 38: its offsets exist again, with other records. A query that reads a copy of the cluster has the same
-    problem.
+    """Hazard 38: the checkpoint's offsets exist again, with other records. The same happens if a query reads a copy of
+    the cluster.
     """
     cluster = topic_in_memory(3)
     add(cluster, 0, 10)

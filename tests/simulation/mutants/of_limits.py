@@ -1,4 +1,4 @@
-"""Mutants of what a writer refuses so that readers accept the rest, and of what readers check in L1 and in remains."""
+"""Mutants of the limits: writers refuse what readers could not read, and readers check L1 and remains."""
 
 from __future__ import annotations
 

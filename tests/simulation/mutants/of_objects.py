@@ -41,7 +41,7 @@ _offer: Callable[..., dict[Any, Any]] = Landing._offer
 
 
 class _Sorting(Wrapped):
-    """Sorts each page, which hides that the store does not."""
+    """Sorts each page, and thus hides that the store does not."""
 
     def scan(self, prefix: str, start_after: str = "") -> Iterator[ListedPage]:
         for page in self._store.scan(prefix, start_after):

@@ -58,7 +58,7 @@ _find_files = l0gc.watermark.external_files._FileSet.__init__
 _add_up = l0gc.watermark.external_rows.add_up
 _refuse_if_set_back = l0gc.watermark.publication.refuse_if_set_back
 _BETWEEN_S = 60.0
-"""The seconds that a mutant waits between two steps that the guard makes one, so that others can act between them."""
+"""How many seconds a mutant waits between two steps that the guard joins, so that others can act between them."""
 
 
 @instead(

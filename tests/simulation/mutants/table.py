@@ -51,7 +51,7 @@ def rows(text: str) -> list[Row]:
 
 
 def hazards(text: str) -> dict[int, str]:
-    """Return what each hazard is."""
+    """Return the description of each hazard."""
     return {int(row.number): row.hazard for row in rows(text) if row.number}
 
 

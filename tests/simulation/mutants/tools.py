@@ -11,7 +11,7 @@ from typing import Any
 from unittest import mock
 
 Switch = Callable[[], AbstractContextManager[Any]]
-"""Switches a guard off while the context holds."""
+"""A function that switches a guard off while its context holds."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def together(*switches: AbstractContextManager[Any]) -> Iterator[None]:
 
 
 class Wrapped:
-    """A store that a mutant changes in part."""
+    """A store of which a mutant changes a part."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
