@@ -216,7 +216,7 @@ def test_a_read_with_a_pin_ignores_later_deletions(monkeypatch: pytest.MonkeyPat
         assert len(got + list(records)) == 9000
 
 
-# -- what goes wrong ------------------------------------------------------------------------------------------------------
+# -- failures -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_partial_deletion_error_reports_what_was_done(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -393,7 +393,7 @@ def test_nobody_counts_further_than_the_size_from_which_spark_is_faster() -> Non
     assert len(asked) == 1
 
 
-# -- what is imported, and what a program may rely on ---------------------------------------------------------------------
+# -- imports, and the contract --------------------------------------------------------------------------------------------
 
 
 def test_the_environment_names_the_region_unless_the_program_does(

@@ -332,7 +332,7 @@ def test_a_dry_merge_merges_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert cluster.merge().objects_before == planned.objects_before > 0
 
 
-# -- one description ------------------------------------------------------------------------------------------------------
+# -- the descriptions -----------------------------------------------------------------------------------------------------
 
 
 @each_operation

@@ -156,7 +156,7 @@ def _reading(setting: Setting, file: Path, _: int) -> tuple[str, Callable[[int],
 
 
 def startup(setting: Setting) -> Result:
-    """Measure commands on a small bucket: an idle one, M and its listing, and `gc` idle and after a small upload."""
+    """Measure commands on a small bucket: an idle one, compute-watermark, and `gc` idle and after a small upload."""
     file, records = _sized(setting.flights_file()[0], setting.bench.scratch / "small.ndjson", 5_000_000)
     prefix, quiet, busy = (setting.new_cluster() for _ in range(3))
     for each in (prefix, quiet):

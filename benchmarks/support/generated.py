@@ -35,7 +35,7 @@ class Entry:
 
 
 class GeneratedBucket:
-    """`keys` L0 objects over `shards` shards, `garbage` of them at or below M. Safe for several threads.
+    """`keys` L0 objects over `shards` shards, `garbage` of them at or below M. It is thread-safe.
 
     Attributes:
         gone: how many garbage objects were deleted.
@@ -83,7 +83,7 @@ class GeneratedBucket:
         shard = ((number + 1) * self.shards - 1) // self.keys
         return number - self._start(shard) < self._garbage_in(shard)
 
-    # -- what a server asks for ---------------------------------------------------------------------------------------
+    # -- a server's calls ---------------------------------------------------------------------------------------------
 
     def list(self, prefix: str, after: str, most: int) -> list[Entry]:
         """Return the first objects below `prefix` after the key `after`, in key order."""

@@ -37,7 +37,7 @@ def page(text: str) -> str:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    """Yield every command by its name after `l0gc`, a group before its own commands."""
+    """Yield every command with its name after `l0gc`, and a group before its commands."""
     for name in COMMANDS:
         command = load(name)
         yield name, command

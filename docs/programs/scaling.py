@@ -49,7 +49,7 @@ class Requests:
         return (self.lists + self.puts) * PUT_DOLLARS + self.gets * GET_DOLLARS
 
 
-# -- what it rests on -----------------------------------------------------------------------------------------------------
+# -- sizes, limits and prices ---------------------------------------------------------------------------------------------
 
 NOTHING: Final = Requests()
 ONCE: Final = {
@@ -298,7 +298,7 @@ def sweep(controller: Log, journal: Log, *, journals: int, garbage: float, lists
     )
 
 
-# -- your numbers in, hours and dollars out --------------------------------------------------------------------------------
+# -- hours and dollars for your numbers ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

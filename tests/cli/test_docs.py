@@ -175,7 +175,7 @@ def test_all_exit_codes_are_documented() -> None:
     assert codes == {0, 129, 130, 141, 143} | {k.exit_code for k in kinds}
 
 
-# -- what is imported when ------------------------------------------------------------------------------------------------
+# -- imports --------------------------------------------------------------------------------------------------------------
 
 
 def _modules_after(code: str) -> set[str]:

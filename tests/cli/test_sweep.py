@@ -123,7 +123,7 @@ def test_what_a_vacuum_says_of_versions_is_true_of_the_bucket(versioning: str, s
     assert all(said in line and ("l0gc undelete --run RUN" in line) is not dry_run for line in lines)
 
 
-# -- which engine ---------------------------------------------------------------------------------------------------------
+# -- the choice of the engine ---------------------------------------------------------------------------------------------
 
 CLUSTER: Final = SparkTarget("spark://host:7077", 32, cluster=True)
 

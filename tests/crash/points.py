@@ -141,7 +141,7 @@ class Bench:
             self._spark = self._stack.enter_context(shared_spark())
         return self._spark
 
-    # -- one point ----------------------------------------------------------------------------------------------------
+    # -- the points ---------------------------------------------------------------------------------------------------
 
     def requests_of(self, case: Case) -> list[Request]:
         """Return the requests of an undisturbed run, which is checked like any other."""
@@ -323,7 +323,7 @@ class Bench:
                     raise
         raise AssertionError("unreachable: the last try returns or raises")
 
-    # -- what must hold -------------------------------------------------------------------------------------------------
+    # -- invariants -----------------------------------------------------------------------------------------------------
 
     def _check(self, case: Case, scene: Scene, watermark_before: int, *, complete: bool, cleaned: bool = False) -> None:
         mirror = self._mirror()

@@ -466,7 +466,7 @@ def test_lines_with_pipes_and_redirections_run_in_a_shell(bucket: StoreConfig, t
     assert [f["name"] for f in schema["fields"]] == ["id", "name"]
 
 
-# -- running ------------------------------------------------------------------------------------------------------------
+# -- running blocks -----------------------------------------------------------------------------------------------------
 
 
 def environment(own: dict[str, str]) -> dict[str, str]:

@@ -248,7 +248,7 @@ def test_the_dags_run_commands_that_l0gc_takes_one_after_the_other(dags: dict[st
         assert dag.given["max_active_runs"] == 1
 
 
-# -- how often ----------------------------------------------------------------------------------------------------------
+# -- frequencies --------------------------------------------------------------------------------------------------------
 
 TEN_MINUTES = "*/10 * * * *"
 SCHEDULE = (EXAMPLES.parent / "docs/work/operate-schedule.md").read_text()

@@ -318,7 +318,7 @@ class Reader(Actor):
         return cast(int, state.topic(TOPIC.revision).view(0).log_start_offset)
 
 
-# -- in place of Parquet ------------------------------------------------------------------------------------------------
+# -- replacements of Parquet --------------------------------------------------------------------------------------------
 
 
 @lru_cache
@@ -399,7 +399,7 @@ def _rewrite(
 
 @contextmanager
 def small() -> Iterator[None]:
-    """Merge two objects, and replace Parquet in L1, until the block ends."""
+    """Let merges be due for two objects, and replace Parquet in L1, until the block ends."""
     level_one = l0gc.streamlog.level_one
     patches = [
         (level_one.merge_plan, "OBJECTS", 1),

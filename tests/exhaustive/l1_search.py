@@ -316,7 +316,7 @@ class L1Search:
             self._logs.append(_Log(shadow, dropped))
         return self._log_numbers[same], ""
 
-    # -- what must hold in the end ----------------------------------------------------------------------------------------
+    # -- the final state --------------------------------------------------------------------------------------------------
 
     def _left_over(self, state: State) -> str:
         """Return what is wrong if only two vacuums follow, each some epochs later; '' if nothing is."""

@@ -257,7 +257,7 @@ class Search:
             done = self._performed[key] = (self._buckets.of(after), answer)
         return done
 
-    # -- what must hold ---------------------------------------------------------------------------------------------------
+    # -- invariants -------------------------------------------------------------------------------------------------------
 
     def _grow(self, state: State, bucket: int) -> tuple[tuple[int, ...], str]:
         """Return the truths with what the step has written, and what is wrong with it."""

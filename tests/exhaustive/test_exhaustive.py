@@ -79,7 +79,7 @@ def test_a_search_finds_the_same_again() -> None:
     assert (first.states, first.transitions, first.ends) == (second.states, second.transitions, second.ends)
 
 
-# -- each rule, taken out ---------------------------------------------------------------------------------------------------
+# -- mutants of each rule ---------------------------------------------------------------------------------------------------
 
 
 def bound_is_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def test_no_early_interleaving_breaks_a_rule(scope: L1Scope) -> None:
     _nothing_wrong(scope, 100, Limits(states=8_000))
 
 
-# -- each rule, taken out ---------------------------------------------------------------------------------------------------
+# -- mutants of each rule ---------------------------------------------------------------------------------------------------
 
 
 _take = edits.take

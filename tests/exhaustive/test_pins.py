@@ -38,7 +38,7 @@ def test_no_interleaving_breaks_a_promise_however_many_there_are(name: str) -> N
     _nothing_wrong(PIN_WHOLE[name])
 
 
-# -- each rule, taken out -------------------------------------------------------------------------------------------------
+# -- mutants of each rule -------------------------------------------------------------------------------------------------
 
 Mutant = Callable[[], AbstractContextManager[Any]]
 EARLY = replace(

@@ -62,7 +62,7 @@ class WrongError(Exception):
     """A condition that must hold does not."""
 
 
-# -- the moment -------------------------------------------------------------------------------------------------------
+# -- interrupts -------------------------------------------------------------------------------------------------------
 
 
 class Moment:
@@ -126,7 +126,7 @@ def _is_of(e: BaseException | None) -> bool:
     return e is not None and (isinstance(e, Interrupt) or _is_of(e.__cause__) or _is_of(e.__context__))
 
 
-# -- what is true -----------------------------------------------------------------------------------------------------
+# -- the true state ---------------------------------------------------------------------------------------------------
 
 
 class Truth:
@@ -284,7 +284,7 @@ class Flow:
     def read(self, size: str) -> Callable[[], object]:
         return lambda: sum(1 for _ in read_topic(self.cluster, self.topics[UPLOADED], Read(partition=0)))
 
-    # -- one after another --------------------------------------------------------------------------------------------
+    # -- checked calls ------------------------------------------------------------------------------------------------
 
     def step(self, moment: Moment, name: str, size: str) -> bool:
         """Make one call, interrupt it at a random moment, and check everything that must hold."""
@@ -296,7 +296,7 @@ class Flow:
         began = time.monotonic()
         hit = moment.during(lambda: _refused_or_done(call), self.chance.random() * took)
         seconds = time.monotonic() - began
-        gc.collect()  # so that a pool without references ends
+        gc.collect()  # ends a pool without references
         for thread in threading.enumerate():
             if thread not in before and thread.ident is not None:  # the pool's threads, and those of an upload
                 thread.join(PATIENCE_S)

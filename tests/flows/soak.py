@@ -99,7 +99,7 @@ class Soak:
                 return
         raise AssertionError(f"{args} never succeeded: {self.failures[-1:]}")
 
-    # -- who does what ------------------------------------------------------------------------------------------------
+    # -- the actors ---------------------------------------------------------------------------------------------------
 
     def _upload(self, uploader: int) -> None:
         self.acknowledged[uploader] = []
@@ -132,7 +132,7 @@ class Soak:
                 if self._running:
                     self._running[self._chance.choice(sorted(self._running))].kill()
 
-    # -- the whole ----------------------------------------------------------------------------------------------------
+    # -- the soak -----------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Run everything, and raise `AssertionError` if something is lost, doubled or left over."""

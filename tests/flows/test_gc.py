@@ -209,7 +209,7 @@ def test_a_pause_fails_the_sweep_alone(loaded: S3Store) -> None:
     assert (done["compute_watermark"]["published"], error.exit_code) == (True, 4)
 
 
-# -- stopping -------------------------------------------------------------------------------------------------------------
+# -- signals --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough

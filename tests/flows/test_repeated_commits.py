@@ -119,7 +119,7 @@ class Scene:
         revision, state = self.state(topic)
         return state.topics[revision].l1_of(partition)[-OBJECTS:]
 
-    # -- what goes on between a commit's two tries ---------------------------------------------------------------------
+    # -- changes between a commit's two tries --------------------------------------------------------------------------
 
     def trim(self) -> None:
         """Delete the records of some of each partition's newest L1 objects, and perhaps one more record."""
@@ -169,7 +169,7 @@ class Scene:
         self.orphans += deleted["orphaned_l1"]["objects"]
         return int(deleted["dropped_l1"]["objects"])
 
-    # -- what must hold ------------------------------------------------------------------------------------------------
+    # -- invariants ----------------------------------------------------------------------------------------------------
 
     def check(self) -> View:
         """Check that every record that was not deleted is read once and in order, and that every named object exists."""

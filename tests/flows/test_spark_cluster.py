@@ -195,7 +195,7 @@ def test_executors_left_to_their_own_credentials_have_none(spark_workers: SparkC
         l0gc("compute-watermark", *spark_workers.options, "--no-send-credentials")
 
 
-# -- in a program's own session, which takes all cores: these tests are the last -------------------------------------------
+# -- a program's own session takes all cores, so these tests are last ------------------------------------------------------
 
 
 @pytest.fixture(scope="module")

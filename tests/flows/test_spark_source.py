@@ -286,7 +286,7 @@ def test_a_query_stops_if_its_checkpoint_went_back(
     assert len(original) == 400
 
 
-# -- a driver that is killed ----------------------------------------------------------------------------------------------
+# -- killed drivers -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.timeout(3600)

@@ -70,7 +70,7 @@ def end(process: subprocess.Popen[bytes]) -> Ended:
     return Ended(process.returncode, out, err.decode())
 
 
-# -- stopping -------------------------------------------------------------------------------------------------------------
+# -- signals --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_second_signal_ends_it_at_once(store: S3Store) -> None:
     assert l0gc("runs", "show", run["run_id"])["by_status"]["deleted"] == MANY - len(garbage(store))
 
 
-# -- what goes ------------------------------------------------------------------------------------------------------------
+# -- deletions ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.thorough
@@ -183,7 +183,7 @@ def test_a_versioned_bucket_is_swept_taken_back_and_purged(store: S3Store) -> No
     assert [r["purge_versions"] for r in l0gc("runs", "list")["runs"]].count(True) == 1
 
 
-# -- what is shown --------------------------------------------------------------------------------------------------------
+# -- output ---------------------------------------------------------------------------------------------------------------
 
 
 def test_progress_is_a_note_again_and_again_where_nobody_watches(store: S3Store) -> None:
@@ -227,7 +227,7 @@ def test_progress_fits_a_terminal_of_80_columns(store: S3Store, tmp_path: Path) 
     (tmp_path / "shown").write_text("\n".join(lines))
 
 
-# -- object by object -----------------------------------------------------------------------------------------------------
+# -- single objects -------------------------------------------------------------------------------------------------------
 
 
 def test_what_would_go_and_what_went_is_listed_object_by_object(store: S3Store, tmp_path: Path) -> None:

@@ -281,7 +281,7 @@ def test_any_damaged_object_lets_nothing_live_go(change: tuple[str, bytes]) -> N
     nothing_live_goes(*change)
 
 
-# -- what is reported -----------------------------------------------------------------------------------------------------
+# -- reports --------------------------------------------------------------------------------------------------------------
 
 KEY_TO_COPY = re.compile(r"l0gc give-up --object \S+")
 A_KEY = re.compile(r"\b(?:l0gc|level_zero|level_one)/[\w./#-]*[\w/#]")
@@ -316,7 +316,7 @@ def test_a_line_about_damage_has_each_key_and_remedy_once(kind: str, damage: str
         assert not any("#" in k for k in keys), line
 
 
-# -- one journal ----------------------------------------------------------------------------------------------------------
+# -- damage in one journal ------------------------------------------------------------------------------------------------
 
 
 def _is_replayed(key: str) -> bool:

@@ -127,7 +127,7 @@ def test_an_offset_far_ahead_is_a_gap() -> None:
         a_log(store).replay()
 
 
-# -- with a seal that fits ----------------------------------------------------------------------------------------------
+# -- valid seals --------------------------------------------------------------------------------------------------------
 
 
 def sealed(key: str, kind: bytes, content: bytes) -> bytes:

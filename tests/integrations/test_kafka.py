@@ -314,7 +314,7 @@ def test_a_signal_ends_the_bridge_in_a_sentence_and_it_goes_on(
     assert in_l0gc(url) == expected(120)
 
 
-# -- positions of another time (hazard 33) --------------------------------------------------------------------------------
+# -- outdated positions (hazard 33) ---------------------------------------------------------------------------------------
 
 
 def to_l0gc(servers: str, url: str, count: int, **options: bool) -> None:

@@ -19,7 +19,7 @@ from l0gc.streamlog.level_one.merge_plan import DRAINED_ROWS
 
 DAY_S: Final = 86_400
 
-# -- assumed ------------------------------------------------------------------------------------------------------------
+# -- assumptions --------------------------------------------------------------------------------------------------------
 
 OBJECTS: Final = 10**9
 PARTITIONS: Final = 10**5
@@ -49,7 +49,7 @@ CORES: Final = 16
 """The cores of the Spark cluster."""
 MEMORY_BYTES: Final = 8 * 10**9
 
-# -- measured: see "Measured" in the document -----------------------------------------------------------------------------
+# -- measurements: see "Measured" in the document -------------------------------------------------------------------------
 
 LISTED_PER_CPU_S: Final = 200_000
 """Keys that a sweep lists and classifies in a second of processor time."""
@@ -58,7 +58,7 @@ DELETED_PER_CPU_S: Final = 80_000
 SPARK_LISTED_PER_CORE_S: Final = 130_000
 """The least number of keys that `compute-watermark` lists on a core in a second."""
 
-# -- what follows ---------------------------------------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------------------------------
 
 LIFE_S: Final = 2 * EPOCH_S + HOUSEKEEP_S + RECONCILE_S + WATERMARK_S + SWEEP_S
 """The longest life of an object if every job keeps up: two ticks, and a period of each job."""

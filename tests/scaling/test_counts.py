@@ -185,7 +185,7 @@ def test_computing_m_costs_by_the_journal(journals: int) -> None:
     assert found == expected
 
 
-# -- what journals hold ---------------------------------------------------------------------------------------------------
+# -- contents of journals -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("objects", "extents", "together"), sampled([(3000, 10, 10), (60, 500, 1)], [(60, 500, 1)]))

@@ -153,7 +153,7 @@ def _delete_records(world: World, cluster: ClusterHandles) -> None:
         delete_records(cluster, world.random.choice(sorted(topics)), before_offset=HIGH_WATERMARK)
 
 
-# -- everybody tries ------------------------------------------------------------------------------------------------------
+# -- the commands that try ------------------------------------------------------------------------------------------------
 
 
 def _gc(world: World, process: Process, cluster: ClusterHandles) -> None:
@@ -258,7 +258,7 @@ def _logs(world: World, restore: Restore | None) -> dict[str, bytes]:
     return {k: o.body for k, o in world.store.objects.items() if k.startswith(tuple(folders))}
 
 
-# -- what an operator does ------------------------------------------------------------------------------------------------
+# -- the operator's actions -----------------------------------------------------------------------------------------------
 
 
 def _recover(world: World, work: Work, restore: Restore, copy: Copy) -> None:

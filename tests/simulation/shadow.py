@@ -146,7 +146,7 @@ class Shadow:
     def __post_init__(self) -> None:
         self.l1.journal = self.journal
 
-    # -- what may still be needed ---------------------------------------------------------------------------------------
+    # -- epochs that may be needed --------------------------------------------------------------------------------------
 
     def needs(self, revision: int, partition: int) -> int:
         """Return the lowest epoch that unreconciled records of a partition have, or that may still land in it."""
@@ -179,7 +179,7 @@ class Shadow:
             min(sum(t.closed for t in self.topics.values()), 2),
         )
 
-    # -- an entry -------------------------------------------------------------------------------------------------------
+    # -- entries --------------------------------------------------------------------------------------------------------
 
     def land(self, offset: int, body: bytes, world: LandingWorld) -> JournalEntry:
         """Take the entry at `offset`, and return it. Raises `Wrong`."""
@@ -359,7 +359,7 @@ class Shadow:
         for p in partitions:
             self.l1.check(topic.revision, p, topic.parts[p].reconciled)
 
-    # -- the state beside it ----------------------------------------------------------------------------------------------
+    # -- comparison with the state ----------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
         """Compare the state with what is counted here, and check that its M(p) is not higher."""

@@ -131,7 +131,7 @@ class L1Shadow:
         """Return the names that the state should have among the dropped objects."""
         return {d.name for d in self.dropped.values()}
 
-    # -- the change -------------------------------------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------------------------------
 
     def _change(
         self,

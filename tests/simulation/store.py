@@ -81,7 +81,7 @@ class SimulatedStore(MemoryStore):
                 self._world.boundary_read()
             raise
 
-    # -- writes: one may take effect long after its caller has given it up -------------------------------------------
+    # -- writes: one may take effect long after its caller has given up ----------------------------------------------
 
     def put(self, key: str, body: bytes) -> PutResult:
         self._sending(lambda: self._write(key, body))

@@ -104,7 +104,7 @@ class Watch:
         self.was_put_back = False
         self.promises = Promises()
 
-    # -- what there is --------------------------------------------------------------------------------------------------
+    # -- the present state ----------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:
@@ -439,7 +439,7 @@ class Watch:
         if not any(k > f"{folder}checkpoint/{offset:020}" for k in objects if k.startswith(f"{folder}checkpoint/")):
             self._fail(f"{key} was deleted, though no checkpoint covers it")
 
-    # -- what clients get reported ----------------------------------------------------------------------------------------
+    # -- reports to clients -----------------------------------------------------------------------------------------------
 
     def offers(self, journal: int, objects: Sequence[ObjectExtents]) -> set[str]:
         """Note that a journal is offered these objects; return those that it has taken before."""

@@ -166,7 +166,7 @@ class Weather:
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Set l0gc's constants for this seed: small pages, early and incremental checkpoints, pieces of a few L1 rows."""
+        """Set l0gc's constants for this seed: small pages, early checkpoints, read in parts, pieces of a few L1 rows."""
         constants = [
             (l0gc.collect.skip_scan, "PAGE_SIZE", self.page_size),
             (l0gc.collect.plan, "PAGE_SIZE", self.page_size),

@@ -123,7 +123,7 @@ def test_a_dead_java_ends_the_job_but_not_its_thread(monkeypatch: pytest.MonkeyP
     assert lost == []
 
 
-# -- what ended it --------------------------------------------------------------------------------------------------------
+# -- the end of a job -----------------------------------------------------------------------------------------------------
 
 
 def test_what_an_executor_raised_is_raised_as_the_same_class() -> None:

@@ -151,7 +151,7 @@ def begin(cluster: ClusterHandles, topic: str | None = None) -> Begun:
     return Begun(cluster, r, runs.gathered(what for _, what in found))
 
 
-# -- what is there --------------------------------------------------------------------------------------------------------
+# -- contents -------------------------------------------------------------------------------------------------------------
 
 
 def partition_of(cluster: ClusterHandles, topic: str, partition: int) -> PartitionId:

@@ -282,7 +282,7 @@ def test_fifty_rounds_leave_a_bounded_number_of_everything(cluster: ClusterHandl
     assert set(copy_of(store_of(cluster), L1_DATA)) >= named(cluster, "events")
 
 
-# -- runs that die, and two at once ---------------------------------------------------------------------------------------
+# -- killed runs, and two runs at once ------------------------------------------------------------------------------------
 
 
 class Dying:
@@ -388,7 +388,7 @@ def test_a_manifest_that_is_read_badly_is_not_written_on(
     assert table(cluster).metadata_location == before
 
 
-# -- what is refused ------------------------------------------------------------------------------------------------------
+# -- refusals -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_table_of_another_owner_or_earlier_topic_is_refused(

@@ -327,7 +327,7 @@ def test_offsets_alone_keep_the_error_about_what_was_given_up_or_deleted() -> No
             table(reader, planned)
 
 
-# -- where it begins and ends ---------------------------------------------------------------------------------------------
+# -- first and last offsets -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

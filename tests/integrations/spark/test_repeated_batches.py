@@ -292,7 +292,7 @@ def test_an_uploads_inputs_have_no_batch(tmp_path: Path) -> None:
     assert [(p.landed, p.rows, p.digest) for p in known.inputs.values()] == [(1, 0, "")]
 
 
-# -- a restored controller log --------------------------------------------------------------------------------------------
+# -- restored controller logs ---------------------------------------------------------------------------------------------
 
 
 def controller_log(cluster: ClusterHandles) -> dict[str, bytes]:

@@ -131,7 +131,7 @@ def test_a_write_that_cannot_be_meant_is_refused_before_any_task(
         data_source(**{"topic": "events", **options}).writer(schema, False)
 
 
-# -- a batch lands once ---------------------------------------------------------------------------------------------------
+# -- landing a batch once -------------------------------------------------------------------------------------------------
 
 
 def test_a_replayed_micro_batch_is_recognised_whatever_tasks_it_has_now() -> None:
@@ -308,7 +308,7 @@ def test_a_query_outlives_its_producer_runs_admission_week() -> None:
     assert sum(map(len, stored_values(cluster, "events"))) == 40
 
 
-# -- objects that wait ----------------------------------------------------------------------------------------------------
+# -- waiting objects ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("idempotent", [False, True])
