@@ -1,9 +1,9 @@
 """A Spark query fetches only what it needs: a proxy counts the bodies that a real server sends.
 
-A query needs the L0 blocks and the L1 row groups that hold one of its records, of those the columns that it reads, and
-the footers of the L1 objects that can hold them: those of its partitions that are not wholly older according to the
-journal. It may fetch `ROOM` times that from L0 and L1. What each reading process fetches of the logs, to locate the
-records, does not grow with the data, and is at most their size.
+A query needs the L0 blocks that hold one of its records, the columns that it reads of such L1 row groups, and the
+footers of the L1 objects that can hold its records: objects of its partitions that are not wholly older according to
+the journal. It may fetch `ROOM` times that from L0 and L1. To locate the records, each reading process fetches at most
+the size of the logs, which does not grow with the data.
 """
 
 from __future__ import annotations

@@ -27,8 +27,8 @@ _ENTRY = msgspec.msgpack.Decoder(JournalEntry)
 def check_expiry(shadow: Shadow, payload: bytes, retentions: Retentions, now_ms: int) -> None:
     """Raise `Wrong` if an entry that is about to land deletes records that no retention allows to delete.
 
-    Objects may have been merged since the entry was decided, into smaller ones. So all objects that ever existed count
-    as remaining, which is more than there were then.
+    Since the entry was decided, merges may have made the objects smaller. So all objects that ever existed count as
+    remaining, which is more than there were then.
 
     Args:
         now_ms: by the store's clock, or later.

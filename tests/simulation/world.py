@@ -3,7 +3,7 @@ happens to it.
 
 Every thread of a simulated process is a greenlet that runs the real handles. A store call is a step: the thread stops
 there, the scheduler picks the next thread, and draws a fault for the call. `watch.py` watches every effect in the
-store. All randomness comes from the seed alone, so a seed is a run.
+store. All randomness comes from the seed alone, so a seed identifies a run.
 """
 
 from __future__ import annotations

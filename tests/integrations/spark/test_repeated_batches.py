@@ -254,7 +254,7 @@ def test_a_batch_with_an_id_of_its_own_follows_the_same_rule() -> None:
         write(one, "6")
     assert there(cluster) == of(1)
     for _ in range(2):
-        write_batch(cluster, two, topic="events")  # each write without an id
+        write_batch(cluster, two, topic="events")  # neither write has an id
     write({"value": [b"8"]}, "8")
     assert there(cluster) == of(1, 1, 2, 1, 2, 8)
 
