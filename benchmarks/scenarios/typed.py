@@ -24,7 +24,7 @@ COLUMNS: Final = (
 )
 UPLOADS: Final = 3
 EVERY: Final = 5_000
-"""One of this many lines does not fit; far more lines are parsed at once."""
+"""One line in this many does not fit; far more lines are parsed at once, so every batch has misfits."""
 MISFIT: Final = b'{"carrier": "AA", "distance": "far"}\n'
 CPU_GOALS: Final = {TYPED: 4.0, MISFITS: 5.0}
 QUERIES: Final = ("sum", "group by", "range")

@@ -6,8 +6,9 @@ the other searches have proved it to be: a window that only moves up, admission 
 and count with at least the window's epoch. A step is one read or write of the store; a conditional write and the read
 before it are one step, since the write fails if anything came in between.
 
-The promise of a pin in effect: what the journal named as of the pin, and what it has named since, is neither at or
-below the published M nor purged, and the journal can be replayed as of the pin.
+A pin in effect promises three things: the L0 objects that the journal named as of the pin, or has named since, are
+above the published M; its L1 objects of that time and since are not purged; and the journal can be replayed as of the
+pin.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class Soak:
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def command(self, *args: str, stdin: bytes = b"", environment: Mapping[str, str] | None = None) -> int:
-        """Run a command, which the killer can kill, and return its exit code."""
+        """Run a command that the killer may kill, and return its exit code."""
         process = subprocess.Popen(
             [*BIN, *args],
             env={**self._environment, **(environment or {})},

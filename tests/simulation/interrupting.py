@@ -2,8 +2,8 @@
 (hazard 29).
 
 The interrupted job ends, as a cell of a notebook does, and its process continues with the same handles. A separate
-source of chance chooses the applies and the bytecodes, so that a seed does the same up to its first interrupt. Only the
-chosen apply is traced, once on a copy of the state, which shows how many bytecodes there are.
+source of chance chooses the applies and the bytecodes, so that a seed takes the same steps up to its first interrupt.
+Only the chosen apply is traced, once on a copy of the state, which shows how many bytecodes there are.
 """
 
 from __future__ import annotations

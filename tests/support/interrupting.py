@@ -57,7 +57,8 @@ def interrupted(at: int, kind: type[BaseException] = Interrupt, *, as_signals: b
     Yields a list with the number of bytecodes so far.
 
     Args:
-        as_signals: count only the bytecodes before which a signal can raise: `with` releases a lock between two others.
+        as_signals: count only the bytecodes before which a signal can raise. Python handles no signal between the
+            others, for example while `with` releases a lock.
     """
     steps = [0]
     before = sys.gettrace()
