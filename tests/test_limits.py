@@ -423,7 +423,7 @@ def test_a_key_template_that_makes_long_keys_is_refused() -> None:
     check_cluster_settings("c", 10, DEFAULT_TEMPLATE, 1)
     wide = "x" * 330 + "/{shard:03}/{epoch:018}/{uuid}"
     check_cluster_settings("c", 10, wide, 1)
-    with pytest.raises(UsageError, match=r"makes keys of 4[0-9]{2} bytes, more than the 400"):
+    with pytest.raises(UsageError, match=r"makes keys of 4[0-9]{2} bytes, more than the limit of 400"):
         check_cluster_settings("c", 10, "x" * 20 + wide, 1)
 
 
