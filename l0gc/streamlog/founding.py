@@ -51,7 +51,7 @@ def found_cluster(cluster: ClusterHandles, store: S3Store, options: Init) -> Fou
     """Test the store, and found a cluster there unless one exists. `store` is the cluster's store.
 
     Raises:
-        BucketNotFoundError: the bucket does not exist, and `options` do not say to create it.
+        BucketNotFoundError: the bucket does not exist, and `options` do not allow its creation.
         StoreUnfitError: the store lacks something that l0gc needs.
         UsageError: a cluster with other settings exists.
         EpochRegressionError: a cluster was here, and its controller log is gone.

@@ -49,7 +49,7 @@ class HousekeepResult(Outcome):
     Attributes:
         cluster_epoch: The epoch to which windows were moved.
         ticked: Whether the epoch moved in this run.
-        journals: How many journals are in use, which means that they keep a partition of a topic.
+        journals: How many journals are in use: each keeps at least one partition of a topic.
         partitions: How many partitions exist.
         advanced: How many journals' windows slid.
         barriers: How many journals' windows were closed.
@@ -112,8 +112,7 @@ def housekeep(cluster: ClusterHandles, *, barrier: bool = False) -> HousekeepRes
     """Housekeep the whole cluster once. A log for which something fails is named in `broken`, and the rest is done.
 
     Args:
-        barrier: tick in any case, and close every window to that tick, so that every object that was uploaded before it
-            can be deleted once it is lifted.
+        barrier: tick in any case, and close every window to that tick, so that only unreconciled records keep M below it.
 
     Raises:
         NotInitialisedError, CorruptObjectError, StoreError: the controller's log cannot be read.

@@ -64,7 +64,7 @@ class ProducerView(Outcome):
         journals: The journals that have a record of it, each with `journal`, `epoch` and `next_sequence` (of the run that
             landed last), `last_landed_ms`, `inputs` (newest first, each with `input`, `landed` records and
             `last_landed_ms`), `open` (whether it accepts the newest run's next object) and `meaning`.
-        errors: Journals that cannot be read.
+        errors: The journals that cannot be read.
     """
 
     name: str

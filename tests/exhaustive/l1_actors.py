@@ -213,7 +213,7 @@ class Giver(Actor):
         try:
             give_up(cluster, self.name, topic=TOPIC.name, partition=0, offsets=(local.choice, local.choice))
         except CorruptObjectError as e:
-            if "does not hold what was written" not in str(e):  # a vacuum took the hole before it was named
+            if "does not hold the bytes that were written" not in str(e):  # a vacuum took the hole before it was named
                 raise
         except SafetyError as e:
             if any(e.last_offset == local.choice for e in _extents(cluster) if e.key in _lost(cluster)):

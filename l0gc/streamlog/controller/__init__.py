@@ -1,1 +1,1 @@
-"""Keeps the cluster's topics, producers and epoch in one shared log."""
+"""Keep the cluster's topics, producers and epoch in one shared log."""

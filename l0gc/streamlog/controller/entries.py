@@ -1,7 +1,7 @@
 """The entries of the controller's log: their fields, when each may land, and how it changes the state (pure).
 
 An entry is MessagePack, an array that begins with its kind. Fields are only added, at the end and with a default, so a
-newer l0gc reads what an older one wrote.
+newer l0gc can read the entries of an older one.
 
 `check` alone validates an entry, and raises the user's message. A writer calls it before the append, on the entry as it
 will be read; `ControllerMachine.apply` calls it on each entry that it reads, so a refused entry is damage. `take`
@@ -67,7 +67,7 @@ MAX_PINS: Final = 1_000
 
 
 class EntryStamp(NamedTuple):
-    """What an entry's place in the log determines: its offset, the epoch that it begins, and the log's time then."""
+    """The facts that follow from an entry's place in the log: its offset, the epoch that it begins, and the log's time."""
 
     offset: int
     epoch: int
@@ -321,8 +321,8 @@ class PinTookEffect(msgspec.Struct, frozen=True, array_like=True, tag="h"):
 class RenewPin(msgspec.Struct, frozen=True, array_like=True, tag="k"):
     """Moves the end of a pin that is in effect to `ttl_ms` after the log's time at this entry, never to an earlier time.
 
-    A pin that has ended stays ended, since what it held may be deleted (hazard 36). A pin holds until an entry ends it,
-    so this entry may renew it even at or after its end. It ends at the latest `MAX_PIN_MS` after its creation.
+    A pin that has ended stays ended, since objects that it held may be deleted (hazard 36). A pin holds until an entry
+    ends it, so this entry may renew it even at or after its end. It ends at the latest `MAX_PIN_MS` after its creation.
     """
 
     name: str
@@ -549,7 +549,7 @@ def check_pin(name: str, ttl_ms: int, why: str = "") -> None:
 
 
 def check_pin_effect(state: ControllerState, pin: Pin) -> None:
-    """Raise `UsageError` unless a pin can have taken effect with this M and these ends of journals."""
+    """Raise `UsageError` if a pin cannot have taken effect with this M and these ends of journals."""
     if not NO_WATERMARK <= pin.watermark <= (NO_WATERMARK if pin.level_one else state.epoch):
         raise UsageError(f"pin {pin.name!r} holds M at {pin.watermark}, which is impossible")
     ends = pin.ends or []

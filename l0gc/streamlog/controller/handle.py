@@ -4,8 +4,8 @@ The epoch may come from a cache: a stale one costs at worst a refused append and
 journal decides admission against its own window. A snapshot for the computation of M is never cached.
 
 Checks precede writes: the decision, the entry's check and the guard all run before an append. The code that builds the
-handle passes the guard, which raises if the log is older than what is published (hazard 10). An entry appended to such
-a log would take an offset that a better recovery needs, and would hide the fault. Only `advance_above`, an operator's
+handle passes the guard, which raises if the log is older than `published.json` (hazard 10). An entry appended to such a
+log would take an offset that a better recovery needs, and would hide the fault. Only `advance_above`, an operator's
 recovery, skips the guard.
 """
 
@@ -356,7 +356,7 @@ class Controller:
 
         Raises:
             UsageError: too few epochs lie above it.
-            EpochRegressionError: the cluster would stay below what is published; nothing was written.
+            EpochRegressionError: the cluster epoch would stay below a published epoch; nothing was written.
         """
         if self._check_above is not None:
             self._check_above(epoch)

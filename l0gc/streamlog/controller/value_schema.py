@@ -1,10 +1,10 @@
 """The typed columns that a topic's values have in L1: their names, types and field ids, and how a schema may change (pure).
 
-What makes it safe: a field id is assigned once, from a range that none of l0gc's own columns uses, and stays with its
-column. A schema's number is assigned once, too. A controller log that was restored from a backup has forgotten the last
-ones, so `published.json` also records them (`publication.reserve_numbers`, hazard 43). A column keeps its id only while
-its type holds each value that it held before; otherwise it is dropped, and its name gets a new id. So an L1 object that
-was written under an older number is read correctly under a newer one, and a column that it lacks is null.
+Why it is safe: a field id is assigned once, from a range that none of l0gc's own columns uses, and stays with its column.
+A schema's number is assigned once, too. A controller log that was restored from a backup has forgotten the last ones, so
+`published.json` also records them (`publication.reserve_numbers`, hazard 43). A column keeps its id only while its type
+holds each value that it held before; otherwise it is dropped, and its name gets a new id. So an L1 object that was written
+under an older number is read correctly under a newer one, and a column that it lacks is null.
 """
 
 from __future__ import annotations

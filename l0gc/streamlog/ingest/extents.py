@@ -155,7 +155,7 @@ def _pack_part(
 
 
 def _block_cuts(begins: Rows, extents: Rows) -> list[int]:
-    """Return the extent with which each block begins, and one more for the end."""
+    """Return the index of the extent with which each block begins, and the number of extents at the end."""
     before = begins[extents] + RECORD_OVERHEAD * extents  # the bytes before each extent
     cuts = [0]
     while cuts[-1] < len(extents) - 1:

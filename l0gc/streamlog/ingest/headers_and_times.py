@@ -1,4 +1,4 @@
-"""Handle what a record may have besides its key and value: the time that its writer set, and headers, as in Kafka.
+"""Handle the optional parts of a record: the time that its writer set, and headers, as in Kafka.
 
 Most records have neither. So the columns are absent, and cost nothing, if no record of a block, a batch or an L1 object
 has a value in them. An absent column means the same as nulls. No decision depends on the create time: retention follows

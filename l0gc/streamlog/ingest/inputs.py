@@ -1,11 +1,11 @@
-"""Inputs: records from files, stdin or the program, read in bounded memory, and identified by their content.
+"""Read inputs: records from files, stdin or the program. They are read in bounded memory, and identified by their content.
 
 An input's first bytes and its name determine whether it is lines, compressed lines, or something that upload must refuse.
 gzip and zstd are decompressed while they are read. A UTF-8 byte order mark is dropped at the very beginning. A file
 without lines, which may contain newlines by chance, is refused before anything is sent. `RAW` accepts any bytes unchanged:
 they are cut at newlines, but not unpacked, and nothing is dropped.
 
-What makes a repeated upload safe: an input is identified by a hash over its unpacked records and the way they are spread,
+Why a repeated upload is safe: an input is identified by a hash over its unpacked records and the way they are spread,
 never by its name. So the same file, packed or not, is the same input, and nothing lands twice. The hash must be known
 before the first batch is sent. With a producer, stdin or a pipe, which can be read only once, is therefore stored in a
 temporary file. No more bytes are read than were hashed: if a file grew in between, a repeated upload would see it under
@@ -149,7 +149,7 @@ class Input:
                     break
         if left:
             raise UsageError(
-                f"{self.name} was truncated by {left} bytes while it was uploaded; what was read before that is "
+                f"{self.name} was truncated by {left} bytes while it was uploaded; the records before that are "
                 f"uploaded. Upload it again once it no longer changes"
             )
 
@@ -215,7 +215,7 @@ def open_inputs(
 
     Args:
         spread: describes how records are spread over partitions; None if the inputs need not be recognised.
-        stack: closes what is opened here.
+        stack: will close the files that are opened here.
         form: the format of files, see `Upload.format`; it does not apply to records of an iterable.
         unit: the unit of their times, see `Upload.timestamp_unit`.
         schema: the topic's value schema; rows may have its columns instead of a value.

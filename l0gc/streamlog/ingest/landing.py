@@ -1,9 +1,7 @@
 """Land L0 objects: journals accept a stored object, or it is written again and offered anew.
 
-`upload`, a bridge's sender and Spark's sink all use it. What makes it safe:
-
-- An object is written, at the epoch in its key, before any journal is offered its part; the journal checks it against its
-window at the fence, and again where it lands.
+`upload`, a bridge's sender and Spark's sink all use it. Why it is safe: - An object is written, at the epoch in its key,
+before any journal is offered its part; the journal checks it against its window at the fence, and again where it lands.
 - A part that a journal refuses as stale is offered again with another object: the same content under a fresh epoch. The
   other journals' parts stay where they landed (hazard 27).
 - A journal takes objects in order, and none after one that it refused.

@@ -71,14 +71,14 @@ class UploadResult(Outcome):
     """The result of an upload.
 
     Attributes:
-        records: Records that landed.
-        bytes: Their bytes.
-        skipped: Records that an earlier or concurrent run of this producer had already landed.
+        records: How many records landed.
+        bytes: The size of these records.
+        skipped: How many records an earlier or concurrent run of this producer had already landed.
         objects: The L0 objects written, each with `key`, `epoch` and `bytes`. Objects that were refused as stale are
             included; they are garbage.
         placeholders: Where the records are, each with `topic`, `partition`, `base_offset`, `last_offset`, `epoch` and
             `key`. Offsets are null if the records had moved to L1 before they could be determined.
-        retries: Batches that were stamped with a fresh epoch and written again.
+        retries: How many batches were stamped with a fresh epoch and written again.
     """
 
     records: int = 0

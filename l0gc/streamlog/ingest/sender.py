@@ -1,4 +1,4 @@
-"""Send records from another system, each exactly once, for example for a bridge from Kafka.
+"""Send records from another system, such as Kafka, each exactly once.
 
 The other system numbers its records in each partition, and can be read again from any number. So the producer's position
 in a partition is the next number that has not landed. It is committed with the records, in one entry of their journal. A

@@ -112,7 +112,7 @@ def open_upload(
 def target_of(cluster: ClusterHandles, topic: str) -> Topic:
     """Return the topic to write to, after a tick if one is due. Raises as `open_upload`.
 
-    Nothing is appended before the logs are compared with what is published.
+    Nothing is appended before the logs are compared with `published.json`.
     """
     target = cluster.controller.snapshot().topic(topic)
     refuse_if_set_back(cluster, target.journals)
@@ -180,7 +180,7 @@ class Uploader:
         )
 
     def _run_once(self, sources: Sequence[Input]) -> None:
-        """Read the inputs from their beginnings, and upload what has not landed."""
+        """Read the inputs from their beginnings, and upload the records that have not landed."""
         before, self._skipped = self.result.records, 0
         building = BatchBuilder(self._journal_index, self._batch_bytes)
         try:

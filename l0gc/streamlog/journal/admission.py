@@ -1,8 +1,8 @@
-"""Decide what may land in a journal, against the state at the very offset where it lands (pure).
+"""Decide which objects may land in a journal, against the state at the very offset where it lands (pure).
 
-What makes it safe (hazard 2): an object is admitted only if its epoch is at or above both the window's oldest epoch and
-its topic's revision (hazard 21). Objects of the same entry are decided one after another (hazard 22). The same decision
-runs when an entry is applied, so an entry that would stop the log is refused before it is appended.
+Why it is safe (hazard 2): an object is admitted only if its epoch is at or above both the window's oldest epoch and its
+topic's revision (hazard 21). Objects of the same entry are decided one after another (hazard 22). The same decision runs
+when an entry is applied, so an entry that would stop the log is refused before it is appended.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Admission:
     """Admits the objects of one entry, in their order.
 
     Args:
-        window, topics, producers: the state at the offset where the entry lands; not changed.
+        window, topics, producers: the state at the offset where the entry lands; it is not changed.
         closed: whether the topic with a revision was deleted.
     """
 

@@ -4,14 +4,14 @@ A partition's list of L1 objects holds every record from the oldest kept one to 
 a give-up append to it; a merge replaces objects with others that hold the same records, a drain replaces rows of shared
 objects, and an expiry removes the oldest.
 
-What makes an edit safe (hazard 24): it names exactly the objects that it removes, and they are removed only if the list
+Why an edit is safe (hazard 24): it names exactly the objects that it removes, and they are removed only if the list
 contains them, equal in every byte, at the very offset where the edit lands. A drain does not name the rows that it
 replaces; it lands only if its objects hold exactly the records of named rows of shared objects. So no object is removed
-twice, lost, or both removed and listed, and the list has no gap. A partition whose list differs from what the edit
-expects is refused; the others are not. No list is read as a whole, so the cost of an edit depends only on what it
-changes. A handle calls `fits` before it appends, and a replay calls it again before `take`. A replay that needs only
-offsets skips the lists of the partitions' own objects and the checks against them. Its decisions about offsets are the
-same, and no edit is appended on the basis of its state.
+twice, lost, or both removed and listed, and the list has no gap. A partition whose list differs from what the edit expects
+is refused; the others are not. No list is read as a whole, so the cost of an edit depends only on what it changes. A
+handle calls `fits` before it appends, and a replay calls it again before `take`. A replay that needs only offsets skips
+the lists of the partitions' own objects and the checks against them. Its decisions about offsets are the same, and no edit
+is appended on the basis of its state.
 
 A reconciled or given-up range begins right after the last reconciled offset and ends with an extent (hazard 9). So a
 hole covers no record that is in L1, and nothing fills it later (hazard 35). No added object is stamped below the L1
@@ -68,8 +68,8 @@ def fits(state: JournalState, edit: Edit) -> dict[tuple[int, int], str]:
 
 
 def take(state: JournalState, edit: Edit, time_ms: int) -> None:
-    """Apply an edit that fits to the state, at `time_ms` of the log's time. Objects that leave the lists join the
-    dropped ones.
+    """Apply a fitting edit to the state, at `time_ms` of the log's time. Objects that leave the lists join the dropped
+    ones.
     """
     dropped = [state.dropped]
     for t in edit.topics:
@@ -92,7 +92,7 @@ def take(state: JournalState, edit: Edit, time_ms: int) -> None:
 
 
 def dropped_by(state: JournalState, edit: Edit) -> Rows:
-    """Return the objects that an edit that fits removes from the lists, as rows of `DROPPED`."""
+    """Return the objects that a fitting edit removes from the lists, as rows of `DROPPED`."""
     dropped = [NO_DROPPED]
     for t in edit.topics:
         gone, _, ended = _leaving(state.topics[t.revision], edit.kind, t.change)
@@ -157,8 +157,8 @@ def _faults(state: JournalState, topic: TopicState, kind: Kind, change: Change) 
     stamped += [(o.epoch, o.partitions.tolist()) for o in change.shared if o.epoch < state.l1_fence]
     for stamp, stale in stamped:
         why = (
-            f"what the run wrote is stamped with epoch {stamp}, and vacuum has fenced off all below {state.l1_fence}; "
-            "none of it counts: run it again"
+            f"the run's objects are stamped with epoch {stamp}, and vacuum has fenced off all below {state.l1_fence}; "
+            "none of them counts: run it again"
         )
         faults |= dict.fromkeys(stale, why)
     begins, following = (topic.values(column, partitions, 0) for column in (topic.log_start, topic.next_offsets))

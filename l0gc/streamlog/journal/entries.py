@@ -39,7 +39,7 @@ ENTRY_BYTES: Final = 1 << 20
 
 
 class ObjectExtents(msgspec.Struct, frozen=True, array_like=True):
-    """This journal's part of an L0 object: where in it the records of its partitions are.
+    """This journal's part of an L0 object: the places of its partitions' records in the object.
 
     Its blocks lie one after another from byte `start` on. Each holds the records of one or more partitions, in order of
     partition; a partition's records lie in one block. Offsets are not stored: `apply` assigns them.

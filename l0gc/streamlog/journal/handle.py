@@ -60,8 +60,8 @@ from l0gc.streamlog.journal.topic import TopicState, UnreconciledObject
 from l0gc.watermark.source import UnitSummary
 
 APPEND_INTERVAL_S: Final = 0.1
-"""How long a busy lone writer waits between two entries of its journal. With 100 journals, their entries then cost a
-tenth of what 10,000 objects per second cost. A writer that has not appended for this long does not wait.
+"""How long a busy lone writer waits between two entries of its journal. With 100 journals, their entries then cost a tenth
+as much as 10,000 objects per second. A writer that has not appended for this long does not wait.
 """
 _OBJECT_BYTES: Final = 200
 """The weight of an object in an entry, without its extents."""
@@ -136,8 +136,8 @@ class JournalHandle:
         self.replica = Replica(log, JournalMachine(journal), runtime, as_of=as_of)
         self.unread: UnitSummary | None = None
         self.checked = False
-        # Without the replica's lock: its holder may be waiting for the fence's. The fence is a hint; the append is decided
-        # under the lock.
+        # The fence peeks without the replica's lock, whose holder may be waiting for the fence's lock. The fence is only a
+        # hint; the append is decided under the replica's lock.
         self.fence = EpochFence(journal, lambda: self.replica.peek().window)
         self._runtime = runtime
         self._appending = threading.Lock()
@@ -218,7 +218,8 @@ class JournalHandle:
                 while not request.done:
                     if request.offered:
                         raise outcome_unknown(
-                            f"what was offered to journal {self.journal}", "the thread that appended it was interrupted"
+                            f"the group offered to journal {self.journal}",
+                            "the thread that appended it was interrupted",
                         )
                     self._append_queued()
         finally:
@@ -291,7 +292,7 @@ class JournalHandle:
         return entry
 
     def _check_producer(self, state: JournalState, o: ObjectExtents) -> None:
-        """Look up a producer that this journal has not seen at the controller (hazard 17)."""
+        """Check with the controller a producer that this journal has not seen (hazard 17)."""
         batch = o.producer
         assert batch is not None
         if needs_controller_check(state.producers, batch) and not self._controller.producer_is_current(
@@ -372,7 +373,9 @@ class JournalHandle:
             ]
 
     def land(self, edit: Edit, *, dry_run: bool = False) -> LandedEdit:
-        """Append an edit, whose objects are durable, in as many entries as it needs; a dry run returns what would land."""
+        """Append an edit, whose objects are durable, in as many entries as it needs; a dry run returns the outcome without
+        appending it.
+        """
         done = LandedEdit()
         for part in edit.divided(ENTRY_BYTES):
             landed = LandedEdit()

@@ -93,7 +93,7 @@ class RowList:
         return np.concatenate([NO_L1_ROWS, *(of_partition(piece, partition) for piece in pieces)])
 
     def has(self, rows: Rows) -> Rows:
-        """Return which of the given rows, which are in order, the list contains, equal in every byte."""
+        """Return which of `rows`, given in order, the list contains, equal in every byte."""
         listed = np.zeros(len(rows), bool)
         for number, in_piece in self._touched(rows["partition"], rows["base"]):
             piece, asked = self._pieces[number], rows[in_piece]
@@ -104,7 +104,7 @@ class RowList:
         return listed
 
     def names(self, rows: Rows) -> Rows:
-        """Return which of the given rows, which are in order, have the name of a row of their partition in the list."""
+        """Return which of `rows`, given in order, have the name of a row of their partition in the list."""
         ids, named = identities(rows), np.zeros(len(rows), bool)
         for number, piece in enumerate(self._pieces):
             lower = int(np.searchsorted(rows["partition"], piece["partition"][0]))

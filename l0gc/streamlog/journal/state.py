@@ -1,13 +1,12 @@
 """The state of a journal's machine, and the epoch that each partition may still need (pure).
 
-What makes deletion safe: a partition's bound is the lowest epoch of any object that is unreconciled in it or may still
-land in it. It follows `previous_applied_epoch`, never `max_applied_epoch` (hazard 1), because a straggler at the
-previous epoch may still land. It never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is
-its predecessor.
+Why deletion is safe: a partition's bound is the lowest epoch of any object that is unreconciled in it or may still land in
+it. It follows `previous_applied_epoch`, never `max_applied_epoch` (hazard 1), because a straggler at the previous epoch
+may still land. It never goes down, since nothing is admitted below the window. `M(p)`, the gc epoch, is its predecessor.
 
-What makes the deletion of L1 safe: an object that leaves the lists of L1 objects (`edits`) is kept among the dropped ones
-until it is purged. No entry lists an object stamped below the L1 fence: if it is not listed after the entry that raised
-the fence, it never will be (hazard 25). A closed topic never accepts anything again.
+Why the deletion of L1 objects is safe: an object that leaves the lists of L1 objects (`edits`) is kept among the dropped
+ones until it is purged. No entry lists an object stamped below the L1 fence: if it is not listed after the entry that
+raised the fence, it never will be (hazard 25). A closed topic never accepts anything again.
 
 Sources: the per-partition replicated state machine and the sliding window of Redpanda Cloud Topics.
 """
@@ -80,7 +79,7 @@ class JournalState:
     def lowest(self, revision: int, first: int, count: int, limit: int) -> list[PartitionLow]:
         """Return at most `limit` of the topic's partitions `first` to `first + count - 1`, those with the lowest M(p).
 
-        Ties are ordered by number.
+        Ties are ordered by partition.
         """
         topic = self.topic(revision)
         bounds = self.bounds(revision, first, count)

@@ -1,4 +1,4 @@
-"""Summarise a journal in a few numbers: what its partitions may still need, and where its log ends.
+"""Summarise a journal in a few numbers: the epochs that its partitions may still need, and the end of its log.
 
 An unreadable journal holds M at the lowest possible value of its partitions: the lowest revision of its topics less
 one, or the published M if that is higher, since no partition was ever below a published M (hazard 6).
@@ -156,7 +156,7 @@ def unreadable(task: JournalTask, error: L0gcError) -> UnitSummary:
 
 
 def _holder(topic: str, state: JournalState, p: PartitionLow) -> Holder:
-    """Return why a partition is where it is, and what moves it."""
+    """Return the reason for a partition's M(p), with the remedy."""
     if p.lowest_epoch is not None and p.lowest_epoch <= p.gc_epoch + 1:
         records = count(p.unreconciled_records, "unreconciled record")
         reason = f"{records} from epoch {p.lowest_epoch} on (l0gc reconcile)"

@@ -1,1 +1,1 @@
-"""Lifts records from L0 to L1: selects what to read, writes it, and commits it."""
+"""Lift records from L0 to L1: select them, write them, and commit them."""

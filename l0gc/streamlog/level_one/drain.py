@@ -3,7 +3,7 @@
 The flow is that of a reconcile (`reconcile.py`), one layer up: the shared objects are read, oldest first, each block once
 for all partitions, and their records are written and committed.
 
-What makes it safe: a block is checked against the journal's checksum. Each new object is read back and compared with its
+Why it is safe: a block is checked against the journal's checksum. Each new object is read back and compared with its
 sources, column by column, before it is uploaded, and the commit comes after the uploads. Its entry lands only for
 partitions whose rows of shared objects still hold exactly the same records (hazard 24), and nothing is deleted here. A
 shared object is dropped with its last row, and stays in the bucket for readers and for repeated commits until vacuum

@@ -1,9 +1,9 @@
 """Change one journal's lists of L1 objects: the flow *select, write, land* that all four kinds of edit share.
 
-A kind selects partitions from the state that `states` returns, writes the objects that it adds, and lands the edit. What
-makes it safe: every object that an edit adds is durable first. Whether the edit still fits is decided where it lands,
-partition by partition (`journal/edits.py`), and nothing is deleted here. If a partition refuses an edit, the objects
-written for it are orphans, which vacuum deletes.
+A kind selects partitions from the state that `states` returns, writes the objects that it adds, and lands the edit. Why it
+is safe: every object that an edit adds is durable first. Whether the edit still fits is decided where it lands, partition
+by partition (`journal/edits.py`), and nothing is deleted here. If a partition refuses an edit, the objects written for it
+are orphans, which vacuum deletes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from l0gc.streamlog.journal.topic import TopicState
 
 
 class Editor:
-    """Edits the lists of some topics in one journal; each kind of edit adds its own selecting, writing and counting.
+    """Edits the lists of some topics in one journal; each kind of edit adds how it selects, writes and counts.
 
     Attributes:
         errors: the errors of the kind's result. A failure of the journal ends only the journal's part of the run.

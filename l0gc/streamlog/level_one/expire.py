@@ -5,8 +5,8 @@ older than the retention, oldest first, up to the first one that must stay. By s
 long as the partition's others are at least as large as the retention. Records that are not in L1 correspond to Kafka's
 active segment: retention never deletes them, and they do not count. A manual deletion may extend to the next offset.
 
-What makes it safe: a partition's new start is checked where the entry lands. Nothing is removed from the bucket here:
-dropped objects stay until vacuum deletes them.
+Why it is safe: a partition's new start is checked where the entry lands. Nothing is removed from the bucket here: dropped
+objects stay until vacuum deletes them.
 """
 
 from __future__ import annotations

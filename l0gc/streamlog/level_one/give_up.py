@@ -4,11 +4,11 @@ A hole is an L1 object without rows. Its footer records who gave up which record
 bytes that were left. It is an ordinary L1 object to everything except readers: an edit lists it, retention drops it, and
 vacuum deletes it.
 
-What makes it safe (hazards 34 and 35): every block with any of the records is read several times, some seconds apart. If
-one read succeeds, or if the store merely refuses a block, the request is refused unless the caller insists. The hole is
-read back before its journal lists it. It covers whole extents right after the last reconciled offset; `fits` checks this
-where the edit lands. So records that another process has lifted, deleted or given up by then are refused. Records in L1
-cannot be given up: a lost L1 object does not hold back M, readers can skip it, and it can still be restored later.
+Why it is safe (hazards 34 and 35): every block with any of the records is read several times, some seconds apart. If one
+read succeeds, or if the store merely refuses a block, the request is refused unless the caller insists. The hole is read
+back before its journal lists it. It covers whole extents right after the last reconciled offset; `fits` checks this where
+the edit lands. So records that another process has lifted, deleted or given up by then are refused. Records in L1 cannot
+be given up: a lost L1 object does not hold back M, readers can skip it, and it can still be restored later.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ def _by_offsets(cluster: ClusterHandles, topic: Topic, partition: int, first: in
         raise NotFoundError(f"{where} were deleted in part or whole: it begins at offset {view.log_start_offset}")
     if first <= view.last_reconciled_offset:
         raise UsageError(
-            f"{where} are in L1 up to {view.last_reconciled_offset}, as records or as a hole, and what is in L1 cannot be "
-            "given up: restore its object, or delete what is older with l0gc delete-records"
+            f"{where} are in L1 up to {view.last_reconciled_offset}, as records or as a hole, and records in L1 cannot be "
+            "given up: restore their object, or delete older records with l0gc delete-records"
         )
     extents = [e for e in state.extents(partition) if e.base_offset <= last and e.last_offset >= first]
     for e in extents:
@@ -382,7 +382,7 @@ def _write(
             stored = if_there(cluster.store.get, key)  # None if a vacuum has deleted it: this run has been fenced off
             if stored is None or stored.body != body:
                 raise CorruptObjectError(
-                    f"{key} does not hold what was written to it; nothing was given up: run it again"
+                    f"{key} does not hold the bytes that were written to it; nothing was given up: run it again"
                 )
 
         read_again(check)

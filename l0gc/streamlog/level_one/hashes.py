@@ -1,4 +1,4 @@
-"""Hash the columns of records, so that a copy of them can be compared with what was read.
+"""Hash the columns of records, so that a copy of them can be compared with its sources.
 
 After a merge or a drain, the copy that l0gc made is the only one. So each column is hashed over all rows of the sources,
 and the new object must have the same hashes before any journal lists it.

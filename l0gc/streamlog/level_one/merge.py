@@ -1,6 +1,6 @@
 """Run a merge: drain shared L1 objects, and join small consecutive L1 objects of a partition into one.
 
-What makes it safe: nothing is deleted here. A merged object is durable, and checked against the objects that it replaces
+Why it is safe: nothing is deleted here. A merged object is durable, and checked against the objects that it replaces
 (`rewrite.py`), before an entry lists it in their place. The entry lands only if the journal still lists every replaced
 object at that offset (hazard 24). A killed run leaves at most objects that no journal lists. Replaced objects stay in the
 bucket, for readers that replayed the journal earlier, until vacuum deletes them.
@@ -77,8 +77,8 @@ class MergeResult(Outcome):
     """The result of a merge, or of its dry run.
 
     Attributes:
-        merged: `objects_before`: the L1 objects that merges replaced. `objects_after`: the new ones. `records`: how many
-            these hold. `bytes`: their size; a dry run gives the size of the replaced objects, its upper limit.
+        merged: `objects_before`: the L1 objects that merges replaced. `objects_after`: the new objects. `records`: how
+            many these hold. `bytes`: their size; a dry run gives the size of the replaced objects, its upper limit.
             `bytes_read`: the size of the replaced objects. `partitions`: the number of partitions. `drained`: how many of
             the records came from shared objects.
         lost: How many merges were abandoned, because another merge, an expiry or the deletion of the topic had changed the

@@ -219,7 +219,7 @@ def read_footer(store: ObjectStore, key: str, size: int, tail_bytes: int = _LEAS
     is wrong is read again.
 
     Args:
-        tail_bytes: how much of the end to fetch first; a larger footer costs another request.
+        tail_bytes: how many bytes of the end to fetch first; a larger footer costs another request.
 
     Raises:
         CorruptObjectError: it is not this L1 object.

@@ -129,10 +129,11 @@ class ObjectRead(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A reason why records could not be lifted, for each of `partitions` those from its offset in `bases` on.
+    """The reason why records could not be lifted: in each of `partitions`, those from its offset in `bases` on.
 
     Attributes:
-        may_return: whether the store just does not answer for the object at present, so that nothing is known to be lost.
+        may_return: whether the store merely does not answer for the object at present, so that nothing is known to be
+            lost.
     """
 
     journal: int

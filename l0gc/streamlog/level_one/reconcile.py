@@ -185,7 +185,7 @@ def reconcile(
 
 
 def _left(windows: Sequence[Window], planned: dict[int, JournalPlan], cuts: dict[int, int]) -> Iterator[Window]:
-    """Yield the windows after a round's cuts, except those in which nothing is left that was there at the beginning."""
+    """Yield the windows after a round's cuts, except those in which the run has nothing left to lift."""
     for w in windows:
         p = planned[w.journal]
         cut = cuts.get(w.journal, w.after)

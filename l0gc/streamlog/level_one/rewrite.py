@@ -65,8 +65,8 @@ class RewriteResult:
 
 
 class _Copied(NamedTuple):
-    """A merge whose object is to be uploaded: the hashes of what was read, and what was made; `result` is None if the merge
-    was stopped.
+    """A merge whose object still has to be uploaded: the hashes of its sources, and the object; `result` is None if the
+    merge was stopped.
     """
 
     result: RewriteResult | None
@@ -183,8 +183,8 @@ def _copied(
 
 
 def _check_columns(source: OpenL1File, number: int) -> None:
-    """Raise `UnsupportedFormatError` if an object has a column that a copy would lose: a column of a newer l0gc, or of a
-    value schema above this number, with which the copy is written.
+    """Raise `UnsupportedFormatError` if an object has a column that a copy, written with the value schema of this number,
+    would lose: one of a newer l0gc, or of a newer value schema.
     """
     if (newer := schema_number(source.metadata)) > number:
         raise UnsupportedFormatError(

@@ -1,9 +1,9 @@
 """Turn records in columns into L1 objects, for the writers of a reconcile.
 
 A writer gets all records that the round took from its partitions, in any order, and twice if Spark repeated a task. It
-writes consecutive records; at the first missing or damaged record, a partition ends for this round. An object is checked
-for consecutive offsets, uploaded as a whole, and named only after that, so all objects that a writer returns are durable
-(hazard 9).
+writes consecutive records; at the first missing or damaged record, a partition is finished for this round. An object is
+checked for consecutive offsets, uploaded as a whole, and named only after that, so all objects that a writer returns are
+durable (hazard 9).
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ def upload_l1(store: ObjectStore, objects: Iterable[Made], parallel: Parallel) -
 
 
 def upload_object(store: ObjectStore, made: Made) -> None:
-    """Upload an L1 object, which is durable then; delete its file."""
+    """Upload an L1 object, which makes it durable; then delete its file."""
     key, content = made
     if isinstance(content, bytes):
         store.put_bulk(key, content)
@@ -593,7 +593,9 @@ class L1Writer:
             self._close()
 
     def finish(self) -> None:
-        """Close the open file. Raises `CorruptObjectError` if the records are not consecutive, or not what was written."""
+        """Close the open file. Raises `CorruptObjectError` if the records are not consecutive, or differ from those that
+        were written.
+        """
         self._flush()
         self._close()
         if self._expected is not None and self._found is not None and self._expected.digest() != self._found.digest():

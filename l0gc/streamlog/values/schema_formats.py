@@ -23,7 +23,7 @@ _UINT64: Final = "decimal(20, 0)"
 
 
 def columns_of(given: str | Mapping[str, Any]) -> tuple[ValueColumn, ...]:
-    """Return the columns of a schema: Iceberg's or Arrow's JSON, or a JSON Schema; without ids.
+    """Return the columns, without ids, of a schema in Iceberg's or Arrow's JSON, or of a JSON Schema.
 
     Raises `UsageError` if it is another format, or has a field that cannot become a column.
     """

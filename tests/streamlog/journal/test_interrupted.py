@@ -215,6 +215,6 @@ def test_the_outcome_that_is_not_known_says_what_to_do() -> None:
     error = next(e for e in group.outcomes.values() if isinstance(e, L0gcError))
     assert isinstance(error, AppendOutcomeUnknownError)
     assert str(error) == (
-        "it is unknown whether what was offered to journal 0 was written (the thread that appended it was interrupted); "
+        "it is unknown whether the group offered to journal 0 was written (the thread that appended it was interrupted); "
         "run the command again with the same --producer, which repeats nothing"
     )

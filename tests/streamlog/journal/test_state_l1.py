@@ -345,7 +345,7 @@ def test_what_is_stamped_below_the_fence_is_never_named() -> None:
     j = lifted(spare=1)
     j.apply(FenceL1(EPOCH))
     for entry in (reconciled(j.state, {0: 49}, epoch=EPOCH - 1), merged(j, 0, 1, epoch=EPOCH - 1)):
-        with pytest.raises(CorruptObjectError, match="fenced off all below 7; none of it counts: run it again"):
+        with pytest.raises(CorruptObjectError, match="fenced off all below 7; none of them counts: run it again"):
             j.apply(entry)
 
 

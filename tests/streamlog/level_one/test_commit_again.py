@@ -231,7 +231,7 @@ def test_a_fenced_commit_that_never_landed_is_an_error(
     (committed,) = s.begun.commit()
     assert (committed.records, committed.lost) == (0, 0)
     (error,) = committed.errors
-    assert "vacuum has fenced off all below 3; none of it counts: run it again" in error
+    assert "vacuum has fenced off all below 3; none of them counts: run it again" in error
     assert s.begun.keys <= set(s.store.objects)
     s.vacuum()
     assert not s.begun.keys & set(s.store.objects)

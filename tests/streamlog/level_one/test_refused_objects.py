@@ -302,7 +302,9 @@ def test_a_hole_that_the_store_keeps_otherwise_is_not_named() -> None:
             store_of(cluster).objects[call.key].body = b"?"
 
     store_of(cluster).fault = changed
-    with pytest.raises(CorruptObjectError, match="does not hold what was written to it; nothing was given up"):
+    with pytest.raises(
+        CorruptObjectError, match="does not hold the bytes that were written to it; nothing was given up"
+    ):
         give_up(another_process(cluster), "ann", objects=[keys[BAD]])
     store_of(cluster).fault = lambda call: None
     assert lifted(cluster) == []
