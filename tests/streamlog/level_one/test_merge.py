@@ -236,7 +236,11 @@ def test_an_object_is_read_back_while_others_are_still_to_be_copied(monkeypatch:
     a, calls = filled(4, journals=1), list[str]()
 
     def noted(name: str, work: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *arguments: (calls.append(name), work(*arguments))[1]
+        def called(*arguments: Any) -> Any:
+            calls.append(name)
+            return work(*arguments)
+
+        return called
 
     for name in ("_copied", "_checked"):
         monkeypatch.setattr(rewrite, name, noted(name, getattr(rewrite, name)))
