@@ -128,7 +128,9 @@ class JournalGarbage:
             yield [self._dropped(unit, row) for row in rows[at : at + BATCH]]
 
     def _ripe(self, state: JournalState, before_ms: int, epoch: int, *, others: bool = False) -> Rows:
-        """Return the rows that were dropped by `before_ms`, at or below `epoch`, and are not pinned; or all `others`."""
+        """Return the rows that were dropped by `before_ms`, at or below `epoch`, and are not pinned; with `others`, all
+        other rows.
+        """
         limits = unpinned(self._state, epoch, state.dropped["revision"])
         ripe: Rows = state.dropped[state.is_dropped_before(before_ms, limits) != others]
         return ripe

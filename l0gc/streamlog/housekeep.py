@@ -109,7 +109,8 @@ class _Log:
 
 
 def housekeep(cluster: ClusterHandles, *, barrier: bool = False) -> HousekeepResult:
-    """Housekeep the whole cluster once. A log for which something fails is named in `broken`, and the rest is done.
+    """Housekeep the whole cluster once. A log for which a step fails is named in `broken`; the work on all other logs is
+    done.
 
     Args:
         barrier: tick in any case, and close every window to that tick, so that only unreconciled records keep M below it.

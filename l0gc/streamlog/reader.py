@@ -213,7 +213,7 @@ def read_pieces(
 
 
 def count_records(cluster: ClusterHandles, topic: Topic, options: Read = _ALL) -> int:
-    """Return how many records `read_pieces` would read now, without reading them. Raises as it does."""
+    """Return how many records `read_pieces` would read now, without reading them. Raises the same errors."""
     return sum(reader.records for reader in journal_readers(cluster, topic, options))
 
 

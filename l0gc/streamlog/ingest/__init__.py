@@ -1,1 +1,1 @@
-"""Take records in: lines to partitions, partitions to extents, extents to L0 objects, L0 objects to placeholders."""
+"""Ingest records: from lines to partitions, extents, L0 objects and placeholders."""

@@ -195,8 +195,8 @@ def pack_shared(records: pa.RecordBatch, firsts: Rows) -> tuple[Rows, bytes]:
     """Return the blocks of a shared L1 object, as rows of `BLOCK`, and its content.
 
     Args:
-        records: with the columns of `SCHEMA` and the epoch of each record's L0 object, and those of `OPTIONAL` if any
-            record has one; in order of partition.
+        records: the records in order of partition, with the columns of `SCHEMA`, the epoch of each record's L0 object, and
+            the columns of `OPTIONAL` if any record has one.
         firsts: the row at which each partition begins.
     """
     sizes = np.maximum(columns.uncut(records.column("key"))[0], 0) + columns.uncut(records.column("value"))[0]
@@ -224,8 +224,9 @@ def _shared_block(records: pa.RecordBatch) -> tuple[bytes, int]:
 
 
 def fetch(store: ObjectStore, key: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
-    """Return the bytes of each (start, length) of an object. Raises `CorruptObjectError` if it is shorter,
-    `ObjectNotFoundError`, and as `ask_of_one`."""
+    """Return the bytes of each (start, length) of an object. Raises `CorruptObjectError` if the object is shorter,
+    `ObjectNotFoundError` if it is missing, and the errors of `ask_of_one`.
+    """
 
     def read(key: str) -> list[bytes]:
         try:

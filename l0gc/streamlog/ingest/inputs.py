@@ -280,7 +280,7 @@ def _reader(
     elif hasattr(source, "read"):
         pieces = map(_binary, _file_pieces(cast(BinaryIO, source)))
     else:
-        from l0gc.streamlog.ingest import records  # here, as for Arrow below
+        from l0gc.streamlog.ingest import records  # imported here, like Arrow below
 
         if not records.is_table(source) and not isinstance(source, Iterable):
             raise UsageError(

@@ -89,7 +89,7 @@ def records_of(source: Any, unit: TimestampUnit | None = None, schema: ValueSche
 
     Args:
         unit: see `Upload.timestamp_unit`. A number in an object is always in milliseconds.
-        schema: the topic's, of whose columns rows may consist instead of a value.
+        schema: the topic's value schema; rows may have its columns instead of a value.
     """
     if is_table(source):
         yield from _in_table("the table", source, unit, schema)

@@ -409,7 +409,7 @@ class JournalHandle:
         return self.replica.head.l1_fence
 
     def purge(self, names: Iterable[bytes]) -> int:
-        """Forget dropped objects, given by name, that are deleted from the bucket; return how many there were."""
+        """Forget dropped objects, given by name, that have been deleted from the bucket; return how many there were."""
         purged = 0
         distinct_names = sorted(set(names))
         for at in range(0, len(distinct_names), ENTRY_BYTES // NAME.itemsize):

@@ -1,9 +1,10 @@
 """A journal's decisions about idempotent producers (pure). Source: KIP-360.
 
 A repeated object is recognised by its sequence. A repeated upload, which starts at sequence 0 under a bumped epoch, is
-recognised by how much of its input has landed. A zombie's epoch is older than the one in the journal. A zombie that the
-journal has forgotten is looked up at the controller (hazard 17) by the caller, if `needs_controller_check` requires it.
-The same id and epoch with another run means that a restored controller log assigned them twice, which is refused.
+recognised by how much of its input has landed. A zombie's epoch is older than the one in the journal. If
+`needs_controller_check` returns True, the caller checks with the controller that a producer without a record here is not a
+zombie (hazard 17). The same id and epoch with another run means that a restored controller log assigned them twice, which
+is refused.
 """
 
 from __future__ import annotations

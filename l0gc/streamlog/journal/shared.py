@@ -1,9 +1,9 @@
 """The layer of shared L1 objects in a journal's state, with the partitions whose records each of them holds (pure).
 
-A partition with few records shares L1 objects with others of its topic and journal until it is drained into an object
-of its own. The rows of such an object are packed, 24 bytes for each partition, and do not change as long as the object
-is listed. Next to them, one byte for each row shows whether it has never landed, is named, or has left. So an entry
-that adds, drains or expires rows touches only the objects that it concerns, and never a list for each partition.
+A partition with few records shares L1 objects with others of its topic and journal until it is drained into a separate
+object. The rows of such an object are packed, 24 bytes for each partition, and do not change as long as the object is
+listed. Next to them, one byte for each row shows whether it has never landed, is named, or has left. So an entry that
+adds, drains or expires rows touches only the objects that it concerns, and never a list for each partition.
 
 Why its deletion is safe: an object is listed as long as any of its rows is named. When its last row leaves, it joins the
 dropped objects, and no edit names it again. Until then, a repeated commit may name it for a partition that was refused the

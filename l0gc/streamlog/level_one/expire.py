@@ -130,7 +130,7 @@ def expire(cluster: ClusterHandles, topic: str | None = None, *, dry_run: bool =
 def _expire(
     cluster: ClusterHandles, state: ControllerState, topics: Iterable[Topic], *, dry_run: bool, shown: int
 ) -> ExpireResult:
-    """Delete the records that exceed the retention of these topics in a state of the controller."""
+    """Delete the records that exceed the retention of these topics, according to a state of the controller."""
     as_of_ms = cluster.controller.replica.as_of_ms
     assert as_of_ms is not None
     now_ms = cluster.controller.store_time.settle(as_of_ms)

@@ -4,8 +4,8 @@ An object's footer is read first. It locates each row group, and contains the ra
 groups with requested records are fetched, ahead of their decoding. Everything that is read must match the journal: the
 object's key in its metadata, the columns, the offsets from first to last, a checksum for each page, and one for the
 footer. A difference is reported as corruption of the named object. Parquet has no checksum for a footer, and Arrow ends
-the process on some damaged footers. So a footer is not used before its checksum was verified. The checksum lies directly
-before the footer, where other readers of Parquet do not look.
+the process on some damaged footers. So a footer is not used before its checksum has been verified. The checksum lies
+directly before the footer, where other readers of Parquet do not look.
 """
 
 from __future__ import annotations

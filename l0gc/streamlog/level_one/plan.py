@@ -186,8 +186,8 @@ def waiting_bytes(
     """Return how many bytes of L0 there are to lift; above `enough`, the number is not exact. Errors to report count as
     one byte.
 
-    This reads the journals, a few at a time, and keeps none that the process does not keep anyway, since the result only
-    helps to choose an engine.
+    This reads the journals, a few at a time, and drops those that the process does not keep, since the result only helps
+    to choose an engine.
 
     Args:
         up_to: see `windows_of`.
