@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# No test judges by the wall clock: the machine may be busy.
-hypothesis.settings.register_profile("l0gc", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+# No test judges by the wall clock: the machine may be busy. A property that needs more examples says so.
+hypothesis.settings.register_profile(
+    "l0gc", max_examples=50, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("l0gc")
 
 APART = ("tests/simulation/", "tests/exhaustive/", "tests/fuzz/", "tests/storage/test_replica_interrupted")
