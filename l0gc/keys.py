@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -51,8 +50,7 @@ class L0Key(msgspec.Struct, frozen=True):
     name: str
 
 
-@dataclass(frozen=True)
-class KeyLayout:
+class KeyLayout(msgspec.Struct, frozen=True, dict=True):
     """The shape of L0 keys, as a template with `{shard}`, `{epoch}` and `{uuid}`; `:0N` fixes a width of N digits.
 
     Raises:

@@ -22,9 +22,10 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Protocol
+
+import msgspec
 
 _M_ARENA_MAX, _M_MMAP_THRESHOLD = -8, -3
 _MMAP_BYTES: Final = 128 << 10
@@ -65,12 +66,11 @@ class SystemClock:
         time.sleep(seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(msgspec.Struct, frozen=True):
     """The clock and the source of randomness of one process (or of one simulated actor)."""
 
-    clock: Clock = field(default_factory=SystemClock)
-    random: random.Random = field(default_factory=random.SystemRandom)
+    clock: Clock = msgspec.field(default_factory=SystemClock)
+    random: random.Random = msgspec.field(default_factory=random.SystemRandom)
 
     def new_id(self) -> str:
         """Return a random UUID (version 4) in its canonical text form."""

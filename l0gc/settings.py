@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -26,8 +25,7 @@ IDLE_S: Final = 45.0
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """Settings that every command takes."""
 
     url: str | None = None
@@ -55,8 +53,7 @@ _CONTEXT: Final = "context"
 _CONTEXTS: Final = "contexts"
 
 
-@dataclass(frozen=True, slots=True)
-class FileSettings:
+class FileSettings(msgspec.Struct, frozen=True):
     """The contents of a settings file.
 
     Attributes:
@@ -70,11 +67,11 @@ class FileSettings:
     """
 
     path: str = ""
-    values: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, Any] = {}
     context: str | None = None
     of_context: frozenset[str] = frozenset()
     contexts: tuple[str, ...] = ()
-    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sections: dict[str, dict[str, Any]] = {}
 
 
 def variables() -> set[str]:

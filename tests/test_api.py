@@ -517,7 +517,7 @@ def test_every_command_or_its_method_is_run_by_a_test() -> None:
 
 def test_the_library_takes_what_the_commands_take() -> None:
     """Each option has a parameter of its name, except those about the output, the engine and the connection."""
-    connection = {f.name for f in dataclasses.fields(Settings)} | {"config", "context"}
+    connection = {*Settings.__struct_fields__} | {"config", "context"}
     missing = set()
     for command, each in _commands().items():
         method = _method(command)

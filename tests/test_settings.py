@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import pytest
@@ -41,7 +40,7 @@ def test_a_file_may_spell_settings_like_the_options(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("name", [f.name for f in fields(Settings)])
+@pytest.mark.parametrize("name", Settings.__struct_fields__)
 def test_a_file_may_hold_every_setting(tmp_path: Path, name: str) -> None:
     value = {bool: "true", int: "1", float: '"30s"'}.get(type(getattr(Settings(), name)), '"text"')
     assert load_settings(_file(tmp_path, f"{name.replace('_', '-')} = {value}")).values.keys() == {name}

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, cast
+
+import msgspec
 
 from l0gc.api.engine import Engine, Work
 from l0gc.api.estimate import DELETING, LISTING, READING_FILES, REWRITING
@@ -567,7 +568,7 @@ class Cluster:
                 )
             if workers.engine == SPARK:
                 result.seconds["spark"] = started
-            return replace(result, engine=workers.engine, engine_reason=workers.reason)
+            return msgspec.structs.replace(result, engine=workers.engine, engine_reason=workers.reason)
 
     def sweep(
         self,

@@ -10,9 +10,10 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from l0gc.api.estimate import CLUSTER_CORES, EngineEstimate, Pace, SparkTarget
 from l0gc.errors import UsageError
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(msgspec.Struct, frozen=True):
     """The facts about a piece of work that decide where it runs.
 
     Attributes:

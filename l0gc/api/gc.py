@@ -12,7 +12,6 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -59,8 +58,7 @@ class StepError(msgspec.Struct, frozen=True):
     message: str
 
 
-@dataclass(slots=True)
-class GcResult(Outcome):
+class GcResult(msgspec.Struct, Outcome):
     """The results of the steps; None for a step that did not run or has no result.
 
     `refused` is whether the store refused all reads or writes of a step, as it would refuse those of `l0gc status`.
@@ -90,8 +88,8 @@ class GcResult(Outcome):
     compute_watermark: WatermarkResult | None = None
     sweep: SweepResult | None = None
     vacuum: VacuumResult | None = None
-    not_due: dict[str, str] = field(default_factory=dict)
-    errors: list[StepError] = field(default_factory=list)
+    not_due: dict[str, str] = {}
+    errors: list[StepError] = []
     dry_run: bool = False
     seconds: float = 0.0
     run_id: str = ""

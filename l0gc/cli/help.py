@@ -9,7 +9,6 @@ names in the bucket (`options.py`). Settings are shown with their sources. Crede
 from __future__ import annotations
 
 import os
-from dataclasses import fields
 from pathlib import Path
 
 import click
@@ -129,7 +128,7 @@ def show_command(settings: Settings) -> None:
     out = Output(settings)
     context = click.get_current_context()
     file, first = settings_file(context)
-    names = [f.name for f in fields(Settings)]
+    names = [*Settings.__struct_fields__]
     values = {n: getattr(settings, n) for n in names}
     shown = {n: without_secrets(v) if isinstance(v, str) else v for n, v in values.items()}
     rows = [(n, v, _source(context, n, file, first)) for n, v in shown.items()]

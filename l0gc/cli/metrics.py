@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sized
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -64,8 +63,7 @@ class Metric(msgspec.Struct, frozen=True):
         return LAST_RUN + self.name.removeprefix("l0gc_").removesuffix("_total")
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct):
     """The outcome of a command, with those of its steps in `parts`.
 
     Attributes:
@@ -77,11 +75,11 @@ class Run:
     """
 
     step: str
-    data: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = {}
     exit_code: int = 0
     seconds: float = 0.0
     ended_s: float = 0.0
-    parts: list[Run] = field(default_factory=list)
+    parts: list[Run] = []
     due: bool = True
     seen: Overview | None = None
     log_free: int | None = None

@@ -9,7 +9,6 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final, Literal, cast, get_args, get_origin
@@ -41,7 +40,7 @@ offered.
 _MOST_NAMES: Final = 200
 """The most names that completion offers."""
 
-_NAMES: Final = {f.name for f in fields(Settings)}
+_NAMES: Final = {*Settings.__struct_fields__}
 
 
 EVERY_DAY: Final = frozenset({

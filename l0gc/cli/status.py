@@ -6,12 +6,12 @@ import shutil
 import textwrap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import msgspec
 
 from l0gc.api import Cluster, Engine
 from l0gc.cli.globals import cli_command, epoch_interval_option
@@ -84,8 +84,7 @@ def status_command(out: Output, cluster: Cluster, watch: int | None, price_gb_mo
         click.get_current_context().exit(exit_code_of(e))
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(msgspec.Struct, frozen=True):
     """A line of the status: a label, which is empty if the line belongs to the one above, its `colour`, and a text."""
 
     label: str

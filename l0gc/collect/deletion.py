@@ -23,7 +23,6 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Annotated, Final
@@ -309,8 +308,7 @@ _UNANSWERED: Final = ""
 _GONE: Final = {"NoSuchKey", "NoSuchVersion"}
 
 
-@dataclass(slots=True)
-class DeleteOutcome:
+class DeleteOutcome(msgspec.Struct):
     """The outcome of a batch.
 
     Attributes:
@@ -320,10 +318,10 @@ class DeleteOutcome:
         error: why nothing more was tried. Objects that are in no list may or may not be gone.
     """
 
-    deleted: list[Deletable] = field(default_factory=list)
-    failures: list[DeleteFailure] = field(default_factory=list)
-    left: list[Deletable] = field(default_factory=list)
-    markers: dict[str, str] = field(default_factory=dict)
+    deleted: list[Deletable] = []
+    failures: list[DeleteFailure] = []
+    left: list[Deletable] = []
+    markers: dict[str, str] = {}
     requests: int = 0
     errors: int = 0
     error: L0gcError | None = None

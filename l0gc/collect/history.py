@@ -17,7 +17,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -86,8 +85,7 @@ times are in whole seconds.
 """
 
 
-@dataclass
-class RunEntry(Outcome):
+class RunEntry(msgspec.Struct, Outcome):
     """A run. Its `summary` is None if the run has not finished, or if `run.json` cannot be read, for the reason
     `damage`.
 
@@ -118,31 +116,33 @@ class RunEntry(Outcome):
     segments: int
     summary: RunSummary | None
     damage: str = ""
-    ended_ms: int | None = field(init=False, default=None)
-    outcome: str = field(init=False, default="killed")
-    command: str | None = field(init=False, default=None)
-    purge_versions: bool | None = field(init=False, default=None)
-    kinds: dict[str, ObjectTotals] = field(init=False, default_factory=dict)
-    engine: str | None = field(init=False, default=None)
-    watermark: int | None = field(init=False, default=None)
-    bound: int | None = field(init=False, default=None)
-    deleted: int | None = field(init=False, default=None)
-    bytes: int | None = field(init=False, default=None)
-    failed: int | None = field(init=False, default=None)
-    limited_by: str | None = field(init=False, default=None)
-    of_run: str | None = field(init=False, default=None)
-    restored: ObjectTotals | None = field(init=False, default=None)
+    ended_ms: int | None = None
+    outcome: str = "killed"
+    command: str | None = None
+    purge_versions: bool | None = None
+    kinds: dict[str, ObjectTotals] = {}
+    engine: str | None = None
+    watermark: int | None = None
+    bound: int | None = None
+    deleted: int | None = None
+    bytes: int | None = None
+    failed: int | None = None
+    limited_by: str | None = None
+    of_run: str | None = None
+    restored: ObjectTotals | None = None
     hidden: ClassVar[frozenset[str]] = frozenset({"summary", "damage"})
 
     def __post_init__(self) -> None:
         self.outcome = "damaged" if self.damage else self.outcome
-        for f in fields(self) if self.summary is not None else ():
-            if not f.init:
-                setattr(self, f.name, getattr(self.summary, "objects" if f.name == "deleted" else f.name))
+        for name in _OF_SUMMARY if self.summary is not None else ():
+            setattr(self, name, getattr(self.summary, "objects" if name == "deleted" else name))
 
 
-@dataclass(frozen=True, slots=True)
-class RunList(Outcome):
+_OF_SUMMARY: Final = RunEntry.__struct_fields__[RunEntry.__struct_fields__.index("ended_ms") :]
+"""The fields of a run that its summary has."""
+
+
+class RunList(msgspec.Struct, Outcome, frozen=True):
     """The newest runs with a record, the oldest first.
 
     Attributes:
@@ -154,7 +154,6 @@ class RunList(Outcome):
     total: int
 
 
-@dataclass
 class RunDetail(RunEntry):
     """A run with the outcome of its objects.
 
@@ -169,12 +168,12 @@ class RunDetail(RunEntry):
         undeletes: The runs of `undelete` that brought back objects of this run, oldest first, each as in `runs list`.
     """
 
-    by_status: Counter[str] = field(default_factory=Counter)
+    by_status: Counter[str] = msgspec.field(default_factory=Counter)
     deleted_bytes: int = 0
     lowest_epoch: int = -1
     highest_epoch: int = -1
-    sample: list[RecordedObject] = field(default_factory=list)
-    undeletes: list[RunEntry] = field(default_factory=list)
+    sample: list[RecordedObject] = []
+    undeletes: list[RunEntry] = []
 
 
 class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
@@ -211,8 +210,7 @@ class KeyInRun(RecordedObject, Outcome, frozen=True, kw_only=True):
         return f"{run} deleted it ({size(self.size)}){when}; {back}"
 
 
-@dataclass
-class UndeleteResult(Outcome):
+class UndeleteResult(msgspec.Struct, Outcome):
     """The result of an undelete: `restored` objects exist again; the versions of `gone` objects had been removed.
 
     Attributes:
@@ -234,9 +232,9 @@ class UndeleteResult(Outcome):
     bytes: int = 0
     gone: int = 0
     already: int = 0
-    again: Counter[str] = field(default_factory=Counter)
+    again: Counter[str] = msgspec.field(default_factory=Counter)
     command: str = SWEEP
-    failures: list[DeleteFailure] = field(default_factory=list)
+    failures: list[DeleteFailure] = []
     derived: ClassVar[tuple[str, ...]] = ("failed",)
 
     @property

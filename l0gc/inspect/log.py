@@ -287,7 +287,7 @@ def _controller_parts(state: ControllerState) -> Iterator[dict[str, Any]]:
 
 def _journal_parts(state: JournalState, names: Mapping[int, str]) -> Iterator[dict[str, Any]]:
     apart = {"topics", "producers", "closed_revisions", "dropped"}
-    yield {f: getattr(state, f) for f in state.__dataclass_fields__ if f not in apart}
+    yield {f: getattr(state, f) for f in state.__struct_fields__ if f not in apart}
     if len(state.closed_revisions):
         yield {"closed_revisions": state.closed_revisions.tolist()}
     if len(state.dropped):

@@ -8,7 +8,6 @@ holds, and describes it in a sentence. An unreadable journal is named, and the r
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -39,8 +38,7 @@ from l0gc.watermark.source import Holder, UnitSummary
 # -- the journals -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class JournalReading:
+class JournalReading(msgspec.Struct, frozen=True):
     """A journal: its state, or why it cannot be read.
 
     The process's handle on the journal shares the state, so do not change it.
@@ -56,12 +54,11 @@ class JournalReading:
         return f"{self.summary.unit} cannot be read: {self.summary.error}" if self.summary.error else ""
 
 
-@dataclass
-class Journals:
+class Journals(msgspec.Struct, dict=True):
     """All journals of a cluster, read after the controller's snapshot. M = `published` was published before that."""
 
     snapshot: ControllerState
-    readings: list[JournalReading] = field(default_factory=list)
+    readings: list[JournalReading] = []
     published: int = NO_WATERMARK
 
     @cached_property

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import gc
 import os
-from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any, Final
+
+import msgspec
 
 from l0gc.errors import AccessDeniedError
 from l0gc.runtime import Runtime
@@ -40,8 +41,7 @@ _NO_TOKEN: Final = ""
 """The value that keeps an executor's own token from being combined with the driver's keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterAddress:
+class ClusterAddress(msgspec.Struct, frozen=True):
     """The bucket's address as seen by the executors, and the cluster that must be in it; None accepts any cluster. It
     contains no secret.
     """
@@ -58,7 +58,7 @@ def cluster_at(address: ClusterAddress) -> ClusterHandles:
     (`for_executors`), from a profile, or from the role of its machine. If the driver has put its own there, a profile
     has no effect.
     """
-    config = replace(address.config, profile=None) if _SENT in os.environ else address.config
+    config = msgspec.structs.replace(address.config, profile=None) if _SENT in os.environ else address.config
     return ClusterHandles(
         S3Store(config),
         Runtime(),

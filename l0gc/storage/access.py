@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -135,7 +134,9 @@ class Access:
         """
         said = {name: self.session.get_config_variable(name) for name in _SENT}
         settings = msgspec.json.encode({name: value for name, value in said.items() if value}).decode()
-        return replace(self._config, endpoint_url=self.endpoint_url, region=self.region, settings=settings)
+        return msgspec.structs.replace(
+            self._config, endpoint_url=self.endpoint_url, region=self.region, settings=settings
+        )
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -232,7 +233,7 @@ class Access:
             try:
                 return Bulk(self._config, reach, credentials, self._count)
             except (OSError, ValueError) as e:
-                reach = replace(reach, obstacle=str(e))
+                reach = msgspec.structs.replace(reach, obstacle=str(e))
         self.without_bulk(reach.obstacle)
         return None
 

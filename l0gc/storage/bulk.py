@@ -12,11 +12,12 @@ import string
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, timedelta
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import msgspec
 
 from l0gc.storage.config import StoreConfig
 from l0gc.storage.objectstore import PAGE_SIZE, ListedPage
@@ -56,8 +57,7 @@ _ODD_PARTS: Final = (b"//", b"/./", b"/../")
 """Parts of a path that have more than one form, in keys joined by slashes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
+class Reach(msgspec.Struct, frozen=True):
     """Botocore's decisions about requests for objects of the bucket.
 
     Attributes:

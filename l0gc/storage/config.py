@@ -7,9 +7,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
+
+import msgspec
 
 from l0gc.errors import UsageError
 from l0gc.limits import MAX_KEY_BYTES, MAX_PREFIX_BYTES
@@ -65,8 +66,7 @@ def _refuse_credentials(name: str, given: str) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class StoreConfig:
+class StoreConfig(msgspec.Struct, frozen=True):
     """The address of the bucket. It contains no secret, so it may be pickled, logged and sent to executors."""
 
     bucket: str

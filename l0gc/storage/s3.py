@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
 from itertools import islice
 from operator import itemgetter
 from pathlib import Path
@@ -112,7 +111,7 @@ class S3Store:
     def at(self, url: str) -> S3Store:
         """Return the store of another bucket or prefix, with the credentials of this one."""
         named = StoreConfig.from_url(url)
-        return S3Store(replace(self.config, bucket=named.bucket, prefix=named.prefix))
+        return S3Store(msgspec.structs.replace(self.config, bucket=named.bucket, prefix=named.prefix))
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -195,7 +194,7 @@ class S3Store:
         if within in endpoint:
             without = endpoint.replace(within, "://", 1)
             try:
-                S3Store(replace(self.config, endpoint_url=without)).now_ms()
+                S3Store(msgspec.structs.replace(self.config, endpoint_url=without)).now_ms()
             except L0gcError:
                 return
             raise in_endpoint(endpoint, self.config.bucket, without)
@@ -211,7 +210,7 @@ class S3Store:
         from botocore.exceptions import BotoCoreError
 
         with suppress(BotoCoreError, UsageError):
-            return replace(self.config, endpoint_url=self.access.endpoint_url)
+            return msgspec.structs.replace(self.config, endpoint_url=self.access.endpoint_url)
         return self.config
 
     def ask(self, kind: str, operation: str, about: str = "", *, once: bool = False, **fields: Any) -> Any:
@@ -605,7 +604,7 @@ class S3Store:
 
     def below(self, prefix: str) -> S3Store:
         """Return the store of the same bucket, below another prefix."""
-        return S3Store(replace(self.config, prefix=prefix))
+        return S3Store(msgspec.structs.replace(self.config, prefix=prefix))
 
 
 def date_ms(response: Any) -> int:

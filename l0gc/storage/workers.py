@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 from l0gc.events import Progress, quiet
 from l0gc.storage.objectstore import ObjectStore
@@ -40,8 +41,7 @@ P = TypeVar("P", bound=Workplace)
 P_co = TypeVar("P_co", bound=Workplace, covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(msgspec.Struct, frozen=True):
     """A stage of a flow: its number of tasks, and the work that each task does with the items sent to it.
 
     `work` gets the workplace and the items. In the last stage, it yields results; in other stages, it yields pairs: the

@@ -9,8 +9,9 @@ import functools
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from l0gc.epoch import NO_WATERMARK
 from l0gc.keys import CONTROLLER_LOG, KeyLayout, journal_log
@@ -50,13 +51,12 @@ def unheld() -> AbstractContextManager[threading.Event]:
     return nullcontext(threading.Event())
 
 
-@dataclass
-class ClusterHandles:
+class ClusterHandles(msgspec.Struct, dict=True):
     """The handles of one process. Safe for use by several threads."""
 
     store: ObjectStore
-    runtime: Runtime = field(default_factory=Runtime)
-    parallel: Parallel = field(default_factory=Parallel)
+    runtime: Runtime = msgspec.field(default_factory=Runtime)
+    parallel: Parallel = msgspec.field(default_factory=Parallel)
     expected_cluster_id: str | None = None
     epoch_cache_s: float = EPOCH_CACHE_S
     epoch_interval_s: float = EPOCH_INTERVAL_S

@@ -15,9 +15,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from l0gc.collect.deletion import Deletable
@@ -292,4 +292,6 @@ def _as_it_stands(handle: JournalHandle, *, whole: bool) -> JournalState:
     """
     with handle.replica.lock:
         state = handle.state if whole else handle.head
-        return replace(state, topics={revision: replace(topic) for revision, topic in state.topics.items()})
+        return msgspec.structs.replace(
+            state, topics={revision: msgspec.structs.replace(topic) for revision, topic in state.topics.items()}
+        )

@@ -9,7 +9,6 @@ named; the work on all other logs is done.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import msgspec
@@ -42,8 +41,7 @@ class LogFailure(msgspec.Struct, frozen=True):
         return "the controller's log" if self.journal is None else f"journal {self.journal}"
 
 
-@dataclass(slots=True)
-class HousekeepResult(Outcome):
+class HousekeepResult(msgspec.Struct, Outcome):
     """The result of a housekeeping run.
 
     Attributes:
@@ -69,7 +67,7 @@ class HousekeepResult(Outcome):
     closed: int = 0
     journals: int = 0
     partitions: int = 0
-    broken: list[LogFailure] = field(default_factory=list)
+    broken: list[LogFailure] = []
 
     @property
     def problem(self) -> PartialFailureError | None:
@@ -82,8 +80,7 @@ class HousekeepResult(Outcome):
         )
 
 
-@dataclass(slots=True)
-class _Log:
+class _Log(msgspec.Struct):
     """The work done at one log, and its error."""
 
     journal: int | None
@@ -91,7 +88,7 @@ class _Log:
     closed: int = 0
     checkpoints: int = 0
     truncated: int = 0
-    errors: list[str] = field(default_factory=list)
+    errors: list[str] = []
 
     def attempt(self, step: Callable[[], object]) -> None:
         """Carry out a step; record its failure, so that the other steps are still carried out."""

@@ -22,9 +22,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -380,7 +381,7 @@ class OffsetReader:
             if is_due(follows):
                 extents = o.extents[follows]
                 following[at[follows]] = extents["base"] + extents["records"]
-                yield replace(o, extents=extents)
+                yield msgspec.structs.replace(o, extents=extents)
 
     def _rows_of(self, needed: UnreconciledObject) -> Rows:
         """Return the rows of the reader's partitions to which the extents belong."""

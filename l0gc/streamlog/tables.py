@@ -6,8 +6,9 @@ them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+import msgspec
 
 from l0gc.errors import L0gcError, PartialFailureError, SafetyError, UsageError
 from l0gc.formatting import Outcome
@@ -38,8 +39,7 @@ def due_ms(pin: Pin) -> int:
     return pin.created_ms + max(0, pin.end_ms - pin.created_ms - UNSYNCED_MS) // (PINS_FOR_EACH_LIFE + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class TableView(Outcome):
+class TableView(msgspec.Struct, Outcome, frozen=True):
     """A topic's table.
 
     Attributes:
@@ -80,8 +80,7 @@ class TableList(list[TableView], Outcome):
         return [*self]
 
 
-@dataclass(slots=True)
-class TableSynced(Outcome):
+class TableSynced(msgspec.Struct, Outcome):
     """The result of a sync of one table.
 
     Attributes:
@@ -104,8 +103,7 @@ class TableSynced(Outcome):
     committed: bool = False
 
 
-@dataclass(slots=True)
-class TableSyncResult(Outcome):
+class TableSyncResult(msgspec.Struct, Outcome):
     """The result of a sync of each table, and the tables that could not be synced.
 
     Attributes:
@@ -117,10 +115,10 @@ class TableSyncResult(Outcome):
         errors: The tables that were not synced, and why.
     """
 
-    tables: list[TableSynced] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    errors: list[str] = field(default_factory=list)
-    failures: list[L0gcError] = field(default_factory=list, repr=False)
+    tables: list[TableSynced] = []
+    warnings: list[str] = []
+    errors: list[str] = []
+    failures: list[L0gcError] = []
 
     def to_json(self) -> dict[str, Any]:
         return {"tables": [t.to_json() for t in self.tables], "warnings": self.warnings, "errors": self.errors}

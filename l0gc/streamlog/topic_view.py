@@ -8,10 +8,10 @@ request.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
+import msgspec
 import numpy as np
 
 from l0gc import columns
@@ -70,7 +70,7 @@ def objects_within(
             cut = o.extents[inside].copy()
             cut["row"] += (first[inside] - cut["base"]).astype(np.int32)
             cut["base"], cut["records"] = first[inside], end[inside] - first[inside]
-            yield replace(o, extents=cut)
+            yield msgspec.structs.replace(o, extents=cut)
 
 
 def l0_bytes(state: TopicState, partitions: Rows, starts: Rows, ends: Rows) -> Rows:
@@ -228,7 +228,7 @@ class TopicView:
             yield f.partition, base, np.frombuffer(columns.raw(batch.column("timestamp")), np.int64)
 
     def _times_of_shared(self, o: UnreconciledObject, partitions: Rows) -> Iterator[tuple[int, int, Rows]]:
-        asked_of = replace(o, extents=o.extents[indices_in(partitions, o.extents["partition"])[1]])
+        asked_of = msgspec.structs.replace(o, extents=o.extents[indices_in(partitions, o.extents["partition"])[1]])
         blocks = [asked_of.block(number) for number in asked_of.needed]
         for number, block, body in zip(
             asked_of.needed, blocks, fetch_blocks(self._cluster.store, o.key, blocks), strict=True

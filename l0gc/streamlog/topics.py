@@ -6,7 +6,6 @@ A deleted topic is closed in its journals, so that a writer with an old view is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -62,8 +61,7 @@ class AlteredTopic(Topic, frozen=True, array_like=False):
     changes: list[str] = msgspec.field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
-class Alteration:
+class Alteration(msgspec.Struct, frozen=True):
     """The effect of new settings of a topic, or of the cluster, for a caller to confirm.
 
     Attributes:
@@ -157,8 +155,7 @@ def planned_alteration(
     return Alteration(lost, uncounted, changes(before, after), loses(before, after), state)
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionOffsets:
+class PartitionOffsets(msgspec.Struct, frozen=True):
     """The offsets of a partition. `last_reconciled_offset` is -1 until a record is reconciled or deleted."""
 
     partition: int

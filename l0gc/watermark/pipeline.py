@@ -10,7 +10,6 @@ executors or in this process; this module makes all decisions. Nothing is writte
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -39,16 +38,14 @@ _TRIES: Final = 5
 """How often publication is tried if pins are created in the meantime."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unreadable:
+class Unreadable(msgspec.Struct, frozen=True):
     """A unit that could not be read, with the error; the unit holds M."""
 
     unit: str
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class WatermarkResult(Outcome):
+class WatermarkResult(msgspec.Struct, Outcome, frozen=True):
     """The result of a computation of M.
 
     Attributes:
@@ -89,7 +86,7 @@ class WatermarkResult(Outcome):
     scan: str | None = None
     engine: str = "local"
     engine_reason: str = ""
-    seconds: dict[str, float] = field(default_factory=dict)
+    seconds: dict[str, float] = {}
 
 
 class EpochSource(Protocol):

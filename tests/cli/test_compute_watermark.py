@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from l0gc.api.engine import Engine
@@ -46,7 +46,7 @@ def printed(seen: ScanSnapshot | None = SCAN, **changes: Any) -> Result:
     listing = None if seen is None else ScanReport.of(seen)
     result = WatermarkResult(3, 2, 8, 4, [], [], listing, True)
     with taking_results() as results:
-        run_compute_watermark(Output(Settings()), lambda progress: replace(result, **changes))
+        run_compute_watermark(Output(Settings()), lambda progress: msgspec.structs.replace(result, **changes))
     return results[0]
 
 

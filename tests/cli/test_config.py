@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from pathlib import Path
 
 import click
+import msgspec
 import pytest
 
 from l0gc.cli.main import COMMANDS, cli, load
@@ -15,7 +15,7 @@ from l0gc.cli.output import taking_results
 from l0gc.settings import Settings, variables
 from tests.support.cli import ended_here, l0gc
 
-DEFAULTS = {f.name: f.default for f in fields(Settings)}
+DEFAULTS = {f.name: f.default for f in msgspec.structs.fields(Settings)}
 VARIABLES = {
     "L0GC_URL": ("url", "s3://b/p"),
     "L0GC_ENDPOINT_URL": ("endpoint_url", "http://one:1"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from l0gc.api.engine import Engine
@@ -25,7 +25,7 @@ DONE = MergeResult(1600, 8, 100_000, 3 << 20, 4 << 20, 8, seconds=1.23456)
 
 def printed(result: MergeResult, *, dry_run: bool = False) -> Result:
     """Return what the command prints of a run."""
-    result = dataclasses.replace(result, dry_run=dry_run)
+    result = msgspec.structs.replace(result, dry_run=dry_run)
     with taking_results() as results:
         run_merge(Output(Settings()), after(result))
     return results[-1]

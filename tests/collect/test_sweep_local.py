@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ def sweep(
 
 def by_threads(cluster: ClusterHandles, threads: Parallel) -> ClusterHandles:
     """Return another handle on the cluster, which uses these threads."""
-    return dataclasses.replace(cluster, parallel=threads)
+    return msgspec.structs.replace(cluster, parallel=threads)
 
 
 def swept_by_many(cluster: ClusterHandles, stop: threading.Event | None = None, ranges: int = 4) -> SweepResult:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -86,7 +85,9 @@ def bound_is_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
     real = JournalState.bounds
 
     def bounds(self: JournalState, revision: int, first: int, count: int) -> Rows:
-        return real(replace(self, previous_applied_epoch=self.max_applied_epoch), revision, first, count)
+        return real(
+            msgspec.structs.replace(self, previous_applied_epoch=self.max_applied_epoch), revision, first, count
+        )
 
     monkeypatch.setattr(JournalState, "bounds", bounds)
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 
+import msgspec
 import pytest
 
 from l0gc.storage.s3 import S3Store
@@ -128,4 +128,4 @@ def test_a_server_that_refuses_every_object_ends_the_run_at_once(
         ended = ended_here("reconcile")
     assert ended.code == 1
     assert "check the credentials, and that they allow s3:GetObject" in ended.stderr
-    assert unreconciled(ClusterHandles(S3Store(replace(store.config))), "events", 0) == 1
+    assert unreconciled(ClusterHandles(S3Store(msgspec.structs.replace(store.config))), "events", 0) == 1

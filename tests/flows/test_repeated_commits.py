@@ -17,10 +17,11 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
@@ -262,7 +263,7 @@ class Stage:
         # If a command is fenced off, the object that another journal was to name becomes an orphan.
         hold = HoldAppend(1 if fenced else scene.chance.randint(1, 2))
         with Proxy(self.weed.endpoint_url, hold) as proxy, ThreadPoolExecutor(1) as driver:
-            config = replace(scene.config, endpoint_url=proxy.endpoint_url)
+            config = msgspec.structs.replace(scene.config, endpoint_url=proxy.endpoint_url)
             job = driver.submit(getattr(self, command), config)
             try:
                 errors = self._repeat(job, proxy, hold, fault, fenced=fenced)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -260,7 +260,7 @@ def _flip(body: bytes) -> bytes:
 def _wrong_epoch(b: Bucket) -> None:
     """Land an object that the journal lists at the next epoch, while the object contains its own epoch."""
     epoch = b.cluster.controller.advance()
-    b.l0 = replace(b.l0, epoch=epoch)
+    b.l0 = msgspec.structs.replace(b.l0, epoch=epoch)
     b.land((b.p.revision, topic_of(b.cluster).topic_id), b.handle.journal)
 
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from l0gc.errors import StoreError, UsageError
@@ -302,7 +303,7 @@ def test_another_machine_is_told_where_requests_go_and_no_secret(
         monkeypatch.setenv(name, value)
     read = ("http://bucket.store.test/p/k", "SENT", "eu-west-1")
     listing = ("http://bucket.store.test", "SENT", "eu-west-1")
-    boto3s, obstores = requests(S3Store(replace(settled, profile=None)), recorders)
+    boto3s, obstores = requests(S3Store(msgspec.structs.replace(settled, profile=None)), recorders)
     assert [(s.url.rstrip("/"), s.key_id, s.region) for s in boto3s] == [read, listing]
     assert [(s.url.rstrip("/"), s.key_id, s.region) for s in obstores] == [read, listing, listing]
 

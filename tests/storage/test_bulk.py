@@ -6,10 +6,10 @@ import re
 import threading
 import uuid
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import msgspec
 import obstore
 import pytest
 
@@ -136,7 +136,7 @@ def test_a_listing_that_breaks_off_goes_on_after_its_last_key(endpoint: str, mon
 
 def test_one_answer_may_take_a_quarter_of_what_a_run_waits(endpoint: str) -> None:
     config = StoreConfig.from_url(f"s3://bucket-{uuid.uuid4()}/p", endpoint_url=endpoint)
-    bulk = S3Store(replace(config, timeout_s=80.0)).access.bulk
+    bulk = S3Store(msgspec.structs.replace(config, timeout_s=80.0)).access.bulk
     assert bulk is not None
     assert (bulk._store.client_options or {})["timeout"] == "20.0s"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 import uuid
 from collections.abc import Iterator, Sequence
 
+import msgspec
 import pytest
 
 from l0gc.errors import (
@@ -281,7 +281,7 @@ def at_the_bucket(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
         store = request.getfixturevalue("store")
     store.create_bucket()
     wrong = f"{store.access.endpoint_url}/{store.config.bucket}"
-    return store, S3Store(dataclasses.replace(store.config, endpoint_url=wrong))
+    return store, S3Store(msgspec.structs.replace(store.config, endpoint_url=wrong))
 
 
 def test_an_endpoint_that_contains_the_bucket_is_named_before_anything_is_written(

@@ -10,10 +10,10 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+import msgspec
 import pytest
 from moto.s3.models import s3_backends
 
@@ -219,7 +219,7 @@ def created_with(store: S3Store, quirk: Quirk) -> list[bytes]:
         return quirk(request | {"body": bodies[-1]})
 
     with quirky_s3(recording) as endpoint:
-        assert S3Store(replace(store.config, endpoint_url=endpoint)).create_bucket()
+        assert S3Store(msgspec.structs.replace(store.config, endpoint_url=endpoint)).create_bucket()
     return bodies
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from l0gc.embedded.seaweedfs import SeaweedFS
@@ -44,7 +44,7 @@ def direct(bucket: StoreConfig) -> S3Store:
 
 
 def through(proxy: Proxy, bucket: StoreConfig) -> S3Store:
-    return S3Store(replace(bucket, endpoint_url=proxy.endpoint_url))
+    return S3Store(msgspec.structs.replace(bucket, endpoint_url=proxy.endpoint_url))
 
 
 def proxied(weed: SeaweedFS, behaviour: Behaviour) -> Proxy:
@@ -109,7 +109,7 @@ def test_a_request_that_hangs_is_not_sent_again_after_its_deadline(
     direct.put("k", b"v")
     with proxied(weed, HangAt(1, after=False)) as proxy:
         with pytest.raises(StoreTimeoutError, match=r"no answer within 1 s"):
-            through(proxy, replace(bucket, timeout_s=4.0)).get("k")
+            through(proxy, msgspec.structs.replace(bucket, timeout_s=4.0)).get("k")
         assert len(proxy.requests) == 2
 
 
@@ -152,7 +152,7 @@ def test_requests_of_a_kind_that_hang_end_together(
 ) -> None:
     direct.put("a/k", b"v")
     with proxied(weed, HangingFor(operation)) as proxy:
-        store = through(proxy, replace(bucket, timeout_s=4.0))
+        store = through(proxy, msgspec.structs.replace(bucket, timeout_s=4.0))
         with contextlib.suppress(StoreTimeoutError, StoreSilentError):
             ask(store)
         with pytest.raises(StoreSilentError, match="left requests unanswered for 4s in total"):
@@ -169,7 +169,7 @@ def test_an_append_that_a_silent_store_was_not_sent_is_refused(
 ) -> None:
     """Nothing was sent, so nothing is ambiguous: the command can be run again with the same input."""
     with proxied(weed, HangingFor("PutObject")) as proxy:
-        store = through(proxy, replace(bucket, timeout_s=4.0))
+        store = through(proxy, msgspec.structs.replace(bucket, timeout_s=4.0))
         log = SharedLog(store, "log/", Runtime())
         for _ in range(5):
             with contextlib.suppress(AmbiguousWriteError, StoreSilentError):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
+import msgspec
 import pytest
 
 from l0gc.errors import OffsetOutOfRangeError
@@ -78,6 +78,6 @@ def test_an_object_that_is_fetched_whole_takes_one_task_of_the_pool(monkeypatch:
 
     monkeypatch.setattr(WorkerThreads, "submit", counted)
     with Parallel(4) as threads:
-        found = read_topic(dataclasses.replace(cluster, parallel=threads), topic)
+        found = read_topic(msgspec.structs.replace(cluster, parallel=threads), topic)
         assert [(r.partition, r.offset) for r in found] == RECORDS
     assert len([name for name in tasks if name.startswith(OffsetReader.__name__)]) == 2 * 6

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from l0gc.api import Cluster
@@ -69,7 +70,7 @@ def answer(cluster: Cluster, spark: Any, *, scan: bool = False, **theirs: Any) -
         result = cluster.compute_watermark(spark, scan=scan, dry_run=True, **theirs)
     except L0gcError as e:
         return type(e)
-    said = replace(result, seconds={}, engine="", engine_reason="").to_json()
+    said = msgspec.structs.replace(result, seconds={}, engine="", engine_reason="").to_json()
     for moment in ("taken_ms", "oldest_eligible_age_s", "oldest_held_age_s") if scan else ():
         del said["listing"][moment]
     return json.dumps(said)

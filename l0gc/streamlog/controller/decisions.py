@@ -7,9 +7,9 @@ decides whether it may land; `Replica.payload` calls it before the append.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from l0gc.errors import (
@@ -30,8 +30,7 @@ TICK_SLACK: Final = 20
 LEAST_SCHEDULE_MS: Final = 60_000
 
 
-@dataclass(frozen=True, slots=True)
-class RetentionSettings:
+class RetentionSettings(msgspec.Struct, frozen=True):
     """The requested retention of a topic or of the cluster, in milliseconds and bytes.
 
     -1 means unlimited, and None the cluster's default; a setting that is not given stays unchanged.

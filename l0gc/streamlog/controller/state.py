@@ -15,7 +15,6 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -52,8 +51,7 @@ EPOCH_TIMES_KEPT_MS: Final = 3 * _DAY_MS
 """How long the state keeps these times: at most some hundred rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionRange:
+class PartitionRange(msgspec.Struct, frozen=True):
     """Consecutive partitions of a topic in one journal."""
 
     journal: int
@@ -126,8 +124,7 @@ class Topic(msgspec.Struct, Outcome, frozen=True, array_like=True):
             raise UsageError(f"topic {self.name!r} has the partitions 0 to {self.partitions - 1}, not {partition}")
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(msgspec.Struct, frozen=True):
     """How long a partition keeps records, in milliseconds, and how many bytes of them; -1 for unlimited."""
 
     ms: int = UNLIMITED

@@ -6,7 +6,7 @@ Placeholders stay packed columns until they are requested: an upload into many p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from itertools import chain
 from typing import Any
 
@@ -96,4 +96,4 @@ class UploadResult(Outcome):
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "fence"}
 
     def measures(self) -> dict[str, Any]:
-        return {"fence": asdict(self.fence)}
+        return {"fence": msgspec.structs.asdict(self.fence)}

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
 from typing import Final
+
+import msgspec
 
 from l0gc.errors import StaleClusterEpochError
 from l0gc.storage.log import APPEND_DEADLINE_S
@@ -27,8 +28,7 @@ MOST_HELD_S: Final = APPEND_DEADLINE_S
 _LARGEST: Final = ("window_size", "last_rejected_gap")
 
 
-@dataclass(slots=True)
-class FenceCounters:
+class FenceCounters(msgspec.Struct):
     """Counts of one fence since its process began, for metrics.
 
     `window_size` is the current number of epochs in the window that admission uses. `last_rejected_gap` is how far the
@@ -47,7 +47,7 @@ class FenceCounters:
 
 def sum_of(counters: Sequence[FenceCounters]) -> FenceCounters:
     """Return the totals of several fences; for the window's size and the last gap, the largest."""
-    columns = {f.name: [getattr(c, f.name) for c in counters] for f in fields(FenceCounters)}
+    columns = {name: [getattr(c, name) for c in counters] for name in FenceCounters.__struct_fields__}
     return FenceCounters(**{name: (max if name in _LARGEST else sum)(column) for name, column in columns.items()})
 
 
@@ -69,7 +69,7 @@ class EpochFence:
     def counters(self) -> FenceCounters:
         """Return a consistent copy."""
         with self._lock:
-            return replace(self._counters, window_size=self._window().size)
+            return msgspec.structs.replace(self._counters, window_size=self._window().size)
 
     @property
     def window(self) -> EpochWindow:

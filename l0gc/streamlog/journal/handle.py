@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from itertools import groupby, takewhile
 from typing import Final
 
@@ -79,7 +78,7 @@ class LandedObject(msgspec.Struct, frozen=True):
 class AppendResult(msgspec.Struct):
     """The outcome of objects that were offered together: those that landed, and why the next one did not."""
 
-    landed: list[LandedObject] = msgspec.field(default_factory=list)
+    landed: list[LandedObject] = []
     error: L0gcError | None = None
 
 
@@ -91,7 +90,7 @@ class LandedEdit(msgspec.Struct):
         dropped: the objects that it removed from the lists, as rows of `DROPPED`.
     """
 
-    refused: dict[tuple[int, int], str] = msgspec.field(default_factory=dict)
+    refused: dict[tuple[int, int], str] = {}
     dropped: Rows = msgspec.field(default_factory=NO_DROPPED.copy)
 
     def has(self, revision: int, partitions: Rows) -> Rows:
@@ -99,8 +98,7 @@ class LandedEdit(msgspec.Struct):
         return landed
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(msgspec.Struct, eq=False):
     """Objects of one epoch, whose thread waits for them to land.
 
     `offered`: they may have landed. If they are not `done` when no append is in flight, the thread that appended them was
@@ -109,7 +107,7 @@ class _Request:
 
     objects: Sequence[ObjectExtents]
     cluster_epoch: int
-    offsets: list[int] = field(default_factory=list)
+    offsets: list[int] = []
     error: L0gcError | None = None
     offered: bool = False
     done: bool = False

@@ -13,7 +13,6 @@ first time, since that row has never landed; a row that has left does not return
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -58,8 +57,7 @@ class PackedShared(msgspec.Struct, frozen=True, array_like=True):
     time_ms: Int62 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SharedObject:
+class SharedObject(msgspec.Struct, frozen=True):
     """A shared L1 object: blocks like those of an L0 object, with the records of one partition after another.
 
     Attributes:
@@ -144,7 +142,7 @@ class SharedObject:
 
     def only(self, is_kept: Rows) -> SharedObject:
         """Return the object with only some of its rows named; the others count as never landed."""
-        return replace(self, flags=np.where(is_kept, self.flags, UNLANDED).astype(_FLAG))
+        return msgspec.structs.replace(self, flags=np.where(is_kept, self.flags, UNLANDED).astype(_FLAG))
 
     def is_same(self, other: SharedObject) -> bool:
         """Return whether both are the same object, whichever of its rows are named."""
@@ -215,7 +213,7 @@ def without(objects: Sequence[SharedObject], gone: Rows) -> tuple[tuple[SharedOb
             continue
         flags = o.flags.copy()
         flags[gone_at] = LEFT
-        (kept if (flags == NAMED).any() else dropped).append(replace(o, flags=flags))
+        (kept if (flags == NAMED).any() else dropped).append(msgspec.structs.replace(o, flags=flags))
     return tuple(kept), dropped
 
 
@@ -227,7 +225,9 @@ def with_added(
     for o in added:
         before = listed.get(o.name)
         if before is None:
-            listed[o.name] = replace(o, time_ms=time_ms)
+            listed[o.name] = msgspec.structs.replace(o, time_ms=time_ms)
         else:
-            listed[o.name] = replace(before, flags=np.where(o.is_named, NAMED, before.flags).astype(_FLAG))
+            listed[o.name] = msgspec.structs.replace(
+                before, flags=np.where(o.is_named, NAMED, before.flags).astype(_FLAG)
+            )
     return tuple(listed.values())

@@ -13,9 +13,9 @@ Sources: the per-partition replicated state machine and the sliding window of Re
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -38,8 +38,7 @@ class PartitionLow(NamedTuple):
     key: str
 
 
-@dataclass(slots=True)
-class JournalState:
+class JournalState(msgspec.Struct):
     """A journal as of one log offset.
 
     Attributes:
@@ -54,13 +53,13 @@ class JournalState:
     max_applied_epoch: int = 0
     previous_applied_epoch: int = 0
     window_offset: int = -1
-    topics: dict[int, TopicState] = field(default_factory=dict)
-    producers: dict[int, ProducerState] = field(default_factory=dict)
+    topics: dict[int, TopicState] = {}
+    producers: dict[int, ProducerState] = {}
     time_ms: int = 0
     expired_ms: int = 0
-    closed_revisions: Rows = field(default_factory=lambda: np.empty(0, np.int64))
+    closed_revisions: Rows = msgspec.field(default_factory=lambda: np.empty(0, np.int64))
     l1_fence: int = 0
-    dropped: Rows = field(default_factory=NO_DROPPED.copy)
+    dropped: Rows = msgspec.field(default_factory=NO_DROPPED.copy)
     set_backs: int = 0
     kept_below: int = 0
 

@@ -6,7 +6,6 @@ An entry that changes thousands of partitions is applied to whole columns at onc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -93,8 +92,7 @@ def shared_key(topic: str, revision: int, journal: int, o: SharedObject) -> str:
     return level_one_shared(topic, revision, journal, o.epoch, name_text(o.name))
 
 
-@dataclass(frozen=True, slots=True)
-class Hole(Outcome):
+class Hole(msgspec.Struct, Outcome, frozen=True):
     """The records of a partition that were given up, from `first_offset` to `last_offset`; `key` is the L1 object's."""
 
     topic: str
@@ -144,8 +142,7 @@ class TopicTotals(msgspec.Struct, frozen=True):
     dead_bytes: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class UnreconciledObject:
+class UnreconciledObject(msgspec.Struct, frozen=True):
     """An L0 object, or a part of one, and its extents that are not in L1 yet.
 
     They landed at `log_offset`, at `time_ms` of the log's time.
@@ -181,8 +178,7 @@ class UnreconciledObject:
         return Extent(self.key, self.epoch, self.log_offset, partition, where, first, records, base)
 
 
-@dataclass(slots=True)
-class TopicState:
+class TopicState(msgspec.Struct):
     """One journal's part of one incarnation of a topic; its columns have a row for each partition in which something
     has landed.
 
@@ -191,12 +187,12 @@ class TopicState:
 
     revision: int
     topic_id: str
-    partitions: Rows = field(default_factory=_NO_NUMBERS.copy)
-    next_offsets: Rows = field(default_factory=_NO_OFFSETS.copy)
-    reconciled: Rows = field(default_factory=_NO_OFFSETS.copy)
-    log_start: Rows = field(default_factory=_NO_OFFSETS.copy)
-    objects: list[UnreconciledObject] = field(default_factory=list)
-    listed: RowList | L1Sums = field(default_factory=RowList)
+    partitions: Rows = msgspec.field(default_factory=_NO_NUMBERS.copy)
+    next_offsets: Rows = msgspec.field(default_factory=_NO_OFFSETS.copy)
+    reconciled: Rows = msgspec.field(default_factory=_NO_OFFSETS.copy)
+    log_start: Rows = msgspec.field(default_factory=_NO_OFFSETS.copy)
+    objects: list[UnreconciledObject] = []
+    listed: RowList | L1Sums = msgspec.field(default_factory=RowList)
     shared: tuple[SharedObject, ...] = ()
     misfits: int = 0
 
@@ -205,7 +201,7 @@ class TopicState:
     def copy(self) -> TopicState:
         """Return a copy that no later entry changes. Entries replace the other columns as a whole."""
         columns = {name: getattr(self, name).copy() for name in ("next_offsets", "reconciled", "log_start", "objects")}
-        return replace(self, **columns)
+        return msgspec.structs.replace(self, **columns)
 
     def view(self, partition: int) -> PartitionView:
         at = int(np.searchsorted(self.partitions, partition))
@@ -353,7 +349,9 @@ class TopicState:
         """Remove the extents that end at or before `lasts` in these partitions; an object is removed with its last
         extent.
         """
-        kept = [replace(o, extents=o.extents[~_ended(o.extents, partitions, lasts)]) for o in self.objects]
+        kept = [
+            msgspec.structs.replace(o, extents=o.extents[~_ended(o.extents, partitions, lasts)]) for o in self.objects
+        ]
         self.objects = [o for o in kept if len(o.extents)]
 
     def values(self, column: Rows, partitions: Rows, otherwise: int) -> Rows:

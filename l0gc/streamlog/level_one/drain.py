@@ -13,9 +13,11 @@ deletes it (hazard 26).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import ClassVar, Final
+
+import msgspec
 
 from l0gc.errors import CorruptObjectError
 from l0gc.formatting import Outcome
@@ -35,8 +37,7 @@ _ROUND_BYTES: Final = 1 << 30
 """About how many bytes a round drains before it commits, as in a merge."""
 
 
-@dataclass(slots=True)
-class DrainResult(Outcome):
+class DrainResult(msgspec.Struct, Outcome):
     """The result of a drain; its fields are those of a merge's result."""
 
     objects_before: int = 0
@@ -47,14 +48,13 @@ class DrainResult(Outcome):
     partitions: int = 0
     drained: int = 0
     lost: int = 0
-    errors: list[str] = field(default_factory=list)
+    errors: list[str] = []
 
 
-@dataclass(frozen=True, slots=True)
-class DrainWindow(Window):
+class DrainWindow(Window, frozen=True):
     """The topics of a journal, each with the piece that a round drains, by revision."""
 
-    drains: Mapping[int, Drain] = field(default_factory=dict)
+    drains: Mapping[int, Drain] = {}
 
 
 def drain(
@@ -99,7 +99,7 @@ def drain_topic(cluster: ClusterHandles, topic: Topic) -> list[str]:
 _SIZES: Final = ("objects", "partitions")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DrainLift(Lift):
     """The work of a round of drains; see `Lift`."""
 
@@ -124,7 +124,7 @@ class DrainLift(Lift):
                 for _, o in _objects(cluster, takes[read.journal]):
                     if o.key == read.object.key:
                         left = extents[indices_in(o.extents["partition"], extents["partition"])[1]]
-                        return read._replace(object=replace(o, extents=left)) if len(left) else None
+                        return read._replace(object=msgspec.structs.replace(o, extents=left)) if len(left) else None
             except CorruptObjectError:
                 return read
             return None
@@ -149,7 +149,7 @@ def _objects(cluster: ClusterHandles, take: Window) -> Iterator[tuple[int, Unrec
             partition = o.extents["partition"]
             extents = o.extents[(partition >= d.first) & (partition < d.end)]
             if len(extents):
-                yield state.revision, replace(o, extents=extents)
+                yield state.revision, msgspec.structs.replace(o, extents=extents)
 
 
 class _Commit(Editor):

@@ -17,7 +17,6 @@ import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, field, replace
 from itertools import chain
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -72,8 +71,7 @@ _COUNTED: Final = (*_MERGED, "lost", "errors")
 """The fields that are added up over journals and workers."""
 
 
-@dataclass(slots=True)
-class MergeResult(Outcome):
+class MergeResult(msgspec.Struct, Outcome):
     """The result of a merge, or of its dry run.
 
     Attributes:
@@ -99,7 +97,7 @@ class MergeResult(Outcome):
     partitions: int = 0
     drained: int = 0
     lost: int = 0
-    errors: list[str] = field(default_factory=list)
+    errors: list[str] = []
     engine: str = LOCAL
     engine_reason: str = ""
     dry_run: bool = False
@@ -113,8 +111,7 @@ class MergeResult(Outcome):
         return {name: getattr(self, name) for name in _MERGED}
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(msgspec.Struct, frozen=True):
     """A worker's part of a journal: number `number` of `of` sets of partitions. `rules` are by revision, and `tables` are
     the revisions of topics with a table; `now_ms` is the time of the plan. Up to `max_bytes` of objects with older value
     schemas are rewritten.
@@ -133,15 +130,14 @@ class Share:
         return is_written_here
 
 
-@dataclass(frozen=True, slots=True)
-class MergePlan:
+class MergePlan(msgspec.Struct, frozen=True):
     """The planned merges, as sums for each journal, and the drains before them, by journal. `total` is the sum of all, and
     its `bytes` are the bytes to read.
     """
 
     journals: list[tuple[Share, MergeResult]]
-    drains: dict[int, list[Drain]] = field(default_factory=dict)
-    total: MergeResult = field(default_factory=MergeResult)
+    drains: dict[int, list[Drain]] = {}
+    total: MergeResult = msgspec.field(default_factory=MergeResult)
 
 
 def merge_due(cluster: ClusterHandles, rule: MergeRule = DEFAULT_RULE) -> bool:
@@ -165,7 +161,7 @@ def merge_fingerprint(cluster: ClusterHandles, rule: MergeRule = DEFAULT_RULE) -
                     sums = topic_state.listed.sums, int(topic_state.reconciled.sum())
                     drains = any(drains_of(topic_state, share.now_ms, has_table=revision in share.tables))
                     schema_epoch = share.window.topics[revision].schema_epoch
-                    facts.append((revision, astuple(of_topic), *sums, drains, schema_epoch))
+                    facts.append((revision, msgspec.structs.astuple(of_topic), *sums, drains, schema_epoch))
         return zlib.crc32(msgspec.msgpack.encode(facts))
     return None
 
@@ -253,7 +249,9 @@ def _cut(whole: Share, planned: MergeResult, slots: int) -> Iterator[Share]:
     """Divide a journal's work among as many workers as are worthwhile."""
     worth = max(-(-planned.bytes_read // SHARE_BYTES), -(-planned.objects_before // SHARE_OBJECTS))
     of = min(worth, planned.partitions, slots)
-    return (replace(whole, max_bytes=whole.max_bytes // of, number=number, of=of) for number in range(of))
+    return (
+        msgspec.structs.replace(whole, max_bytes=whole.max_bytes // of, number=number, of=of) for number in range(of)
+    )
 
 
 # -- what a worker does -------------------------------------------------------------------------------------------------

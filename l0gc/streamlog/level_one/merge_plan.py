@@ -23,10 +23,10 @@ size like all others.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from l0gc.errors import UsageError
@@ -53,8 +53,7 @@ _DRAIN_BYTES: Final = 256 << 20
 """About how many stored bytes of shared objects are drained in one piece."""
 
 
-@dataclass(frozen=True, slots=True)
-class MergeRule:
+class MergeRule(msgspec.Struct, frozen=True):
     """A rule for which objects are merged.
 
     Attributes:
@@ -91,8 +90,7 @@ class MergeRule:
         return MergeRule(target, self.fan_in, window)
 
 
-@dataclass(frozen=True, slots=True)
-class MergeGroup:
+class MergeGroup(msgspec.Struct, frozen=True):
     """Consecutive objects of a partition to join: `sources` are rows of `L1_ROW`."""
 
     revision: int
@@ -234,8 +232,7 @@ def candidates(topic: TopicState, rule: MergeRule) -> Rows:
 # -- shared objects -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Drain:
+class Drain(msgspec.Struct, frozen=True):
     """The contents of a topic's shared objects for the partitions `first` to `end`, end excluded: the numbers of
     partitions, records and bytes.
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from typing import Final, NamedTuple, TypeVar
 
+import msgspec
 import numpy as np
 
 from l0gc.epoch import MAX_EPOCH
@@ -54,8 +54,7 @@ _LOOK_AT: Final = 8
 """The number of journals that are read and held at once to determine whether there is work."""
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
+class Window(msgspec.Struct, frozen=True):
     """The part of a journal from which a round may take: entries above `after`, up to `upto`, of these topics by revision.
 
     In each partition, it takes the extents at or below `epoch`, and all before them, since a partition is lifted in order.
@@ -79,8 +78,7 @@ class Step(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class JournalPlan:
+class JournalPlan(msgspec.Struct, frozen=True):
     """The objects that a round can take from a journal, oldest first, and whether there is `more` after them.
 
     `end` is the log's last offset at that moment. `errors` are the reasons why nothing, or a topic, cannot be taken.
@@ -89,14 +87,13 @@ class JournalPlan:
 
     journal: int
     end: int
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Step] = []
     more: bool = False
-    errors: list[str] = field(default_factory=list)
+    errors: list[str] = []
     records: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
+class Round(msgspec.Struct, frozen=True):
     """One round: the windows that it takes, the epoch stamped on its L1 objects, and its numbers of tasks.
 
     `alone` are the revisions of topics whose partitions do not share objects, since a table needs objects of single
@@ -109,7 +106,7 @@ class Round:
     readers: int
     writers: int
     alone: frozenset[int] = frozenset()
-    together: Mapping[int, int] = field(default_factory=dict)
+    together: Mapping[int, int] = {}
 
     def reader_of(self, take: Window, before: int) -> int:
         """Return the reader of an object that has `before` bytes before it in its window."""
@@ -127,8 +124,7 @@ class ObjectRead(NamedTuple):
     object: UnreconciledObject
 
 
-@dataclass(frozen=True, slots=True)
-class Fault:
+class Fault(msgspec.Struct, frozen=True):
     """The reason why records could not be lifted: in each of `partitions`, those from its offset in `bases` on.
 
     Attributes:
@@ -168,7 +164,7 @@ def plan_journal(handle: JournalHandle, window: Window, budget: int) -> JournalP
             if window.after >= 0:
                 return plan
             records = sum(int(o.extents["records"].sum()) for _, o in unreconciled(state, window))
-            return replace(plan, errors=strangers(state, window), records=records)
+            return msgspec.structs.replace(plan, errors=strangers(state, window), records=records)
     except CorruptObjectError as e:
         return JournalPlan(window.journal, -1, errors=[str(e)])
 
@@ -250,9 +246,9 @@ def _of_topic(revision: int, topic: TopicState, window: Window) -> Iterator[tupl
             continue
         if waiting is not None:
             free = o.extents[~np.isin(o.extents["partition"], waiting)]
-            o = replace(o, extents=free)  # noqa: PLW2901
+            o = msgspec.structs.replace(o, extents=free)  # noqa: PLW2901
         if ends is not None:
-            o = replace(o, extents=o.extents[ends[o.extents["partition"]] >= o.log_offset])  # noqa: PLW2901
+            o = msgspec.structs.replace(o, extents=o.extents[ends[o.extents["partition"]] >= o.log_offset])  # noqa: PLW2901
         if len(o.extents):
             yield revision, o
 
@@ -340,7 +336,7 @@ def make_round(
     for w in windows:
         step = chosen.get(w.journal)
         if step is not None:
-            takes.append(replace(w, upto=step.cut, begins=total))
+            takes.append(msgspec.structs.replace(w, upto=step.cut, begins=total))
             total += step.bytes
     objects = sum(step.objects for step in chosen.values())
     together: dict[int, int] = {}
@@ -369,7 +365,7 @@ def still_unreconciled(topic: TopicState, read: ObjectRead) -> ObjectRead | None
         if (o.key, o.start) == (read.object.key, read.object.start):
             at, is_there = indices_in(extents["partition"], o.extents["partition"])
             same = is_there & (extents["base"][at] == o.extents["base"])
-            return read._replace(object=replace(o, extents=o.extents[same])) if same.any() else None
+            return read._replace(object=msgspec.structs.replace(o, extents=o.extents[same])) if same.any() else None
     return None
 
 
@@ -388,7 +384,7 @@ def still_there(state: JournalState, fault: Fault) -> Fault | None:
     open_ = is_unreconciled(topic, fault.partitions, fault.bases)
     if not open_.any():
         return None
-    return replace(fault, partitions=fault.partitions[open_], bases=fault.bases[open_])
+    return msgspec.structs.replace(fault, partitions=fault.partitions[open_], bases=fault.bases[open_])
 
 
 def is_unreconciled(topic: TopicState, partitions: Rows, bases: Rows) -> Rows:

@@ -7,10 +7,10 @@ and all others are read. Whole blocks are turned into columns at once, so an ext
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -97,7 +97,10 @@ def _by_writer(writers: int, together: Mapping[int, int], part: list[_Block] | F
         return [*_in_order(part, writers, together)]
     of = writers_of(part.revision, part.partitions, writers, together)
     return [
-        (writer, replace(part, partitions=part.partitions[of == writer], bases=part.bases[of == writer]))
+        (
+            writer,
+            msgspec.structs.replace(part, partitions=part.partitions[of == writer], bases=part.bases[of == writer]),
+        )
         for writer in distinct(of).tolist()
     ]
 

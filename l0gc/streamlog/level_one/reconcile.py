@@ -18,9 +18,10 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -179,7 +180,9 @@ def reconcile(
         if windows:
             state = cluster.controller.snapshot()
             live = {t.revision for t in state.topics.values()}
-            windows = [replace(w, topics={r: t for r, t in w.topics.items() if r in live}) for w in windows]
+            windows = [
+                msgspec.structs.replace(w, topics={r: t for r, t in w.topics.items() if r in live}) for w in windows
+            ]
     result.seconds = cluster.runtime.clock.monotonic() - began
     return result
 
@@ -190,7 +193,7 @@ def _left(windows: Sequence[Window], planned: dict[int, JournalPlan], cuts: dict
         p = planned[w.journal]
         cut = cuts.get(w.journal, w.after)
         if p.more or any(step.cut > cut for step in p.steps):
-            yield replace(w, after=cut, upto=min(w.upto, p.end))
+            yield msgspec.structs.replace(w, after=cut, upto=min(w.upto, p.end))
 
 
 # -- what workers do ------------------------------------------------------------------------------------------------------

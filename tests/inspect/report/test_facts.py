@@ -4,7 +4,6 @@ whether an operator must act, and why.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -156,7 +155,9 @@ def test_garbage_is_the_newest_scan_below_m_minus_deletions() -> None:
 def test_a_vacuums_objects_were_not_l0_garbage_and_count_as_saved() -> None:
     sweep = run_entry(40_000, 1)
     assert sweep.summary is not None
-    vacuum = replace(sweep, summary=msgspec.structs.replace(sweep.summary, command=VACUUM, objects=3, bytes=30))
+    vacuum = msgspec.structs.replace(
+        sweep, summary=msgspec.structs.replace(sweep.summary, command=VACUUM, objects=3, bytes=30)
+    )
     g = garbage_of(ScanSnapshot(totals(30_500), [ScanRow(1, 4, 40, 7)]), 2, [sweep, vacuum], 0.5)
     assert (g.deleted_objects, g.left_objects) == (1, 3)
     assert len(sweeps_of([sweep, vacuum])) == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -52,6 +51,7 @@ from l0gc.inspect.report.page import (
     trend_chart,
 )
 from l0gc.inspect.verify.findings import Finding, VerifyResult
+from l0gc.keys import KeyLayout
 from l0gc.streamlog.journal.topic import Hole
 from l0gc.watermark.scans import ScanRow, ScanSnapshot
 from l0gc.watermark.source import UNRECONCILED, Holder
@@ -265,11 +265,11 @@ def hostile(x: object) -> object:
         return HOSTILE
     if isinstance(x, list):
         return [hostile(i) for i in x]
-    if isinstance(x, msgspec.Struct):
-        return msgspec.structs.replace(x, **{n: hostile(v) for n, v in msgspec.structs.asdict(x).items()})
     if isinstance(x, RunEntry):
         ended = x.summary and msgspec.structs.replace(x.summary, run_id=HOSTILE, engine=HOSTILE, outcome=HOSTILE)
-        return replace(x, run_id=HOSTILE, summary=ended)
+        return msgspec.structs.replace(x, run_id=HOSTILE, summary=ended)
+    if isinstance(x, msgspec.Struct) and not isinstance(x, KeyLayout):  # which refuses such a template
+        return msgspec.structs.replace(x, **{n: hostile(v) for n, v in msgspec.structs.asdict(x).items()})
     return x
 
 

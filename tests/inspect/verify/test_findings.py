@@ -108,14 +108,17 @@ def test_an_m_above_a_journals_bound_is_found_without_live_objects() -> None:
 def test_a_key_of_another_epoch_or_of_another_shape_is_found() -> None:
     state = healthy()
     objects = events(state).objects
-    events(state).objects = [replace(objects[0], key=key_of(6)), replace(objects[1], key="level_zero/data/foreign")]
+    events(state).objects = [
+        msgspec.structs.replace(objects[0], key=key_of(6)),
+        msgspec.structs.replace(objects[1], key="level_zero/data/foreign"),
+    ]
     assert found(state) == [(Kind.L0_WRONG_EPOCH, 0, 10), (Kind.L0_WRONG_EPOCH, 0, 15)]
 
 
 def test_a_live_key_below_m_is_found_whatever_its_recorded_epoch() -> None:
     state = healthy()
     objects = events(state).objects
-    events(state).objects = [replace(objects[0], key=key_of(3)), objects[1]]
+    events(state).objects = [msgspec.structs.replace(objects[0], key=key_of(3)), objects[1]]
     assert found(state) == [(Kind.L0_WRONG_EPOCH, 0, 10), (Kind.LIVE_BELOW_WATERMARK, 0, 10)]
 
 
@@ -195,7 +198,7 @@ def test_only_what_belongs_in_the_journal_has_to_be_in_the_bucket() -> None:
 def test_an_object_that_cannot_have_landed_there_is_found(changes: dict[str, Any]) -> None:
     state = healthy()
     objects = events(state).objects
-    objects[0] = replace(objects[0], **changes)
+    objects[0] = msgspec.structs.replace(objects[0], **changes)
     assert found(state) == [(Kind.STATE_BROKEN, -1, -1)]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from dataclasses import replace
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -282,7 +282,7 @@ def test_a_block_with_other_records_than_the_journal_says_is_found(row: int, rec
     o = object_of(cluster := loaded_cluster())
     extents = o.extents.copy()
     extents["records"][row] = records
-    faults = block_faults(cluster.store, replace(o, extents=extents))
+    faults = block_faults(cluster.store, msgspec.structs.replace(o, extents=extents))
     assert faults is not None
     assert "holds 16 records that are not those" in faults[0][1]
 
@@ -291,8 +291,8 @@ def test_what_is_left_of_a_block_may_have_gaps() -> None:
     cluster = loaded_cluster()
     put(cluster, {0: 3, 1: 4, 2: 5})
     o = object_of(cluster, 1)
-    assert block_faults(cluster.store, replace(o, extents=o.extents[[0, 2]])) == []
-    assert block_faults(cluster.store, replace(o, extents=o.extents[[1]])) == []
+    assert block_faults(cluster.store, msgspec.structs.replace(o, extents=o.extents[[0, 2]])) == []
+    assert block_faults(cluster.store, msgspec.structs.replace(o, extents=o.extents[[1]])) == []
 
 
 def test_only_blocks_that_are_needed_are_read() -> None:
@@ -300,7 +300,7 @@ def test_only_blocks_that_are_needed_are_read() -> None:
     put(cluster, {0: 9000, 1: 9000})
     o = object_of(cluster, 1)
     second = o.block(1)
-    needed = replace(o, extents=o.extents[o.extents["block"] == 0])
+    needed = msgspec.structs.replace(o, extents=o.extents[o.extents["block"] == 0])
     store_of(cluster).put(o.key, store_of(cluster).objects[o.key].body[: second.start])
     assert block_faults(cluster.store, needed) == []
     assert block_faults(cluster.store, o) is None

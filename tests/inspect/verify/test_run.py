@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import structs
 
@@ -397,7 +398,7 @@ def test_a_state_is_checked_again_by_the_journal_as_it_is_then() -> None:
 
     def change(state: JournalState) -> None:
         o = state.topics[p.revision].objects[0]
-        state.topics[p.revision].objects = [replace(o, log_offset=99)]
+        state.topics[p.revision].objects = [msgspec.structs.replace(o, log_offset=99)]
 
     broken_checkpoint(cluster, change)
     assert [(kind, "then" in detail) for kind, detail in found(cluster, broken)] == [(Kind.STATE_BROKEN, False)]

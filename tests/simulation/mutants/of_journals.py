@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -53,7 +52,7 @@ _bounds = JournalState.bounds
     f"{_TEST_STATE}::test_the_bound_follows_the_previous_epoch_and_not_the_newest",
 )
 def bound_follows_max(self: JournalState, revision: int, first: int, count: int) -> Rows:
-    return _bounds(replace(self, previous_applied_epoch=self.max_applied_epoch), revision, first, count)
+    return _bounds(msgspec.structs.replace(self, previous_applied_epoch=self.max_applied_epoch), revision, first, count)
 
 
 @mutant(

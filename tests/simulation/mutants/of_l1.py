@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -111,7 +110,7 @@ def pyarrow_trusted() -> AbstractContextManager[Any]:
     f"{_STATE_L1}::test_what_is_stamped_below_the_fence_is_never_named",
 )
 def commit_below_fence() -> AbstractContextManager[Any]:
-    return everywhere(_EDITS, "fits", lambda state, edit: _fits(dataclasses.replace(state, l1_fence=0), edit))
+    return everywhere(_EDITS, "fits", lambda state, edit: _fits(msgspec.structs.replace(state, l1_fence=0), edit))
 
 
 @instead(

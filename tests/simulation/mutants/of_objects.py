@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 
 import l0gc.collect.plan
@@ -104,7 +105,7 @@ def age_by_local_clock() -> AbstractContextManager[Any]:
 
     def init(self: SweepRun, cluster: ClusterHandles, *args: Any, **options: Any) -> None:
         local: Any = _LocalTime(cluster.store, cluster.runtime.clock.now_ms)
-        original(self, dataclasses.replace(cluster, store=local), *args, **options)
+        original(self, msgspec.structs.replace(cluster, store=local), *args, **options)
 
     return method(SweepRun, "__init__", init)
 

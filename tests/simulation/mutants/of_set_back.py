@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -242,7 +241,7 @@ def needed_at_any_offset(topic: TopicState, read: ObjectRead) -> ObjectRead | No
     for o in topic.objects:
         if (o.key, o.start) == (read.object.key, read.object.start):
             there = indices_in(read.object.extents["partition"], o.extents["partition"])[1]
-            return read._replace(object=replace(o, extents=o.extents[there]))
+            return read._replace(object=msgspec.structs.replace(o, extents=o.extents[there]))
     return None
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -302,13 +301,13 @@ def test_edits_that_cannot_be_are_refused_wherever_they_land() -> None:
         lambda: Edit(DRAIN, 5, [EditedTopic.of(REVISION, TOPIC_ID, added=own, removed=own)]),
         lambda: Edit(RECONCILE, 5, [EditedTopic.of(REVISION, TOPIC_ID, [o], added=own)]),  # two kinds for partition 0
         lambda: lifted(o, o),
-        lambda: lifted(replace(o, flags=np.array([NAMED, LEFT], np.uint8))),
-        lambda: lifted(replace(o, flags=np.array([UNLANDED, UNLANDED], np.uint8))),
-        lambda: lifted(replace(o, flags=np.array([NAMED], np.uint8))),
-        lambda: lifted(replace(o, rows=o.rows[::-1])),
-        lambda: lifted(replace(o, blocks=o.blocks[:0])),
-        lambda: lifted(replace(o, name=b"short")),
-        lambda: lifted(replace(o, epoch=-1)),
+        lambda: lifted(msgspec.structs.replace(o, flags=np.array([NAMED, LEFT], np.uint8))),
+        lambda: lifted(msgspec.structs.replace(o, flags=np.array([UNLANDED, UNLANDED], np.uint8))),
+        lambda: lifted(msgspec.structs.replace(o, flags=np.array([NAMED], np.uint8))),
+        lambda: lifted(msgspec.structs.replace(o, rows=o.rows[::-1])),
+        lambda: lifted(msgspec.structs.replace(o, blocks=o.blocks[:0])),
+        lambda: lifted(msgspec.structs.replace(o, name=b"short")),
+        lambda: lifted(msgspec.structs.replace(o, epoch=-1)),
     ]
     for wrong in wrongs:
         with pytest.raises(UsageError):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -98,7 +98,7 @@ def test_what_is_in_l1_is_not_read_again() -> None:
     put(cluster, "events", {0: [LARGE], 1: [b"c"], 2: [b"d"], 3: [LARGE]})
     (new,) = reads(cluster)
     only = new.object.extents[new.object.extents["partition"] == 2]
-    found = rows_of(cluster, [ObjectRead(0, 1, replace(new.object, extents=only))])
+    found = rows_of(cluster, [ObjectRead(0, 1, msgspec.structs.replace(new.object, extents=only))])
     assert records(found) == {(2, 1): b"d"}
 
 
@@ -107,7 +107,7 @@ def test_any_of_the_extents_of_a_block_can_be_taken(wanted: list[int]) -> None:
     cluster = uploaded({p: [b"%d.%d" % (p, n) for n in range(p + 1)] for p in range(4)})
     (whole,) = reads(cluster)
     only = whole.object.extents[np.isin(whole.object.extents["partition"], wanted)]
-    found = rows_of(cluster, [ObjectRead(0, 1, replace(whole.object, extents=only))])
+    found = rows_of(cluster, [ObjectRead(0, 1, msgspec.structs.replace(whole.object, extents=only))])
     assert records(found) == {(p, n): b"%d.%d" % (p, n) for p in wanted for n in range(p + 1)}
 
 
@@ -138,7 +138,7 @@ def test_an_extent_that_claims_more_rows_than_its_block_has_is_named() -> None:
     (whole,) = reads(cluster)
     longer = whole.object.extents.copy()
     longer["records"][2] = 2
-    found = rows_of(cluster, [ObjectRead(0, 1, replace(whole.object, extents=longer))])
+    found = rows_of(cluster, [ObjectRead(0, 1, msgspec.structs.replace(whole.object, extents=longer))])
     (fault,) = faults(found)
     assert "holds 3 records, fewer than the journal records" in fault.message
     assert fault.partitions.tolist() == [2]
