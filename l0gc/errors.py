@@ -147,7 +147,7 @@ class EpochRegressionError(SafetyError):
 class SetBackError(SafetyError):
     """A writer's log is older than when it was last read: it was restored from an older copy (hazard 38).
 
-    Remedy: Put the newest log back, or accept the older one (`l0gc housekeep --accept-set-back`).
+    Remedy: Restore the newest log, or accept the older one (`l0gc housekeep --accept-set-back`).
     """
 
 

@@ -85,26 +85,25 @@ ALERTS = (
     # -- data is lost or in danger
     Alert(
         "L0gcObjectLost", PAGES, cause(DAMAGED_OBJECT), "0m",
-        "An L0 object is missing or damaged that holds records which are not in L1",
-        "`l0gc status` names the object and [both ways "
-        "out](operate-lost.md#a-lost-l0-object): restore it, or "
-        "give up its records. It holds M for the whole cluster until then.",
+        "An L0 object with records that are not in L1 is missing or damaged",
+        "`l0gc status` names the object. [Restore it, or give up its records](operate-lost.md#a-lost-l0-object). It holds "
+        "M for the whole cluster until then.",
     ),
     Alert(
         "L0gcLogSetBack", PAGES, cause(SET_BACK_JOURNAL, OLD_CONTROLLER), "0m",
-        "A log went back, as from a backup, and has forgotten what was written since",
-        "Until then nothing is written or deleted. [Put the newest log back](operate-logs.md); `l0gc status` names it.",
+        "A log was set back to an older copy, for example from a backup, and lacks its newest entries",
+        "Until then nothing is written or deleted. [Restore the newest log](operate-logs.md); `l0gc status` names it.",
         "cause",
     ),
     Alert(
         "L0gcLogUnreadable", PAGES, cause(DAMAGED_JOURNAL, UNREADABLE_JOURNAL), "15m",
-        "A journal cannot be read, which holds M for the whole cluster",
+        "A journal cannot be read, and holds M for the whole cluster",
         "[Restore](operate-logs.md#a-log-entry-or-a-checkpoint-is-damaged-or-missing) what `l0gc status` names.",
         "cause",
     ),
     Alert(
         "L0gcWatermarkRefused", PAGES, cause(FOREIGN_WATERMARK, DAMAGED_WATERMARK, POISONED_KEY), "0m",
-        "The published M is damaged or another cluster's, or a key claims an epoch from the future",
+        "The published M is damaged or from another cluster, or a key has an epoch above the cluster's",
         "Until then nothing is deleted. Follow the remedy that `l0gc status` shows.",
         "cause",
     ),
@@ -119,18 +118,18 @@ ALERTS = (
         f'or max by (url) (l0gc_exit_code{{step!~"{DELETING}|verify"}} == 4) '
         'or max by (url) (l0gc_exit_code{step="verify"} == 4 unless on (url, command, instance) l0gc_verify_findings > 0)',
         "0m",
-        "A step's last run was refused for safety (exit code 4), not by a pause and not with findings of `verify`",
-        "It deleted nothing. Read its message before you run anything else; see [operations](operations.md).",
+        "A step's last run was refused for safety (exit code 4), for another reason than a pause or findings of `verify`",
+        "The step deleted nothing more. Read its message before you run anything else; see [operations](operations.md).",
     ),
     Alert(
         "L0gcStoreUnfit", PAGES, "max by (url) (l0gc_exit_code == 6)", "0m",
-        "The store lacks what l0gc's safety rests on, or this l0gc does not support the bucket's format (exit code 6)",
+        "The store is not safe for l0gc, or this l0gc does not support the bucket's format (exit code 6)",
         "Run `l0gc doctor`.",
     ),
     # -- the jobs
     Alert(
         "L0gcFailing", TICKET, "max by (url) (l0gc_exit_code > 0 != 4)", "1h",
-        "The last run of a job, or of a step, has failed for an hour, with another exit code than 4",
+        "For an hour, the last run of a job or a step has been a failure with another exit code than 4",
         "Run `l0gc status`, and read the job's log. Until then space is wasted, but no needed object is deleted.",
     ),
     Alert(
@@ -151,12 +150,12 @@ ALERTS = (
     Alert(
         "L0gcNotSeen", TICKET,
         f"time() - {looked('l0gc_seen_timestamp_seconds')} > 7200 or absent(l0gc_seen_timestamp_seconds)", "10m",
-        "No run has looked at the cluster for two hours, so the other alerts are out of date",
-        "Check that the machine and its job run, that node_exporter reads the job's file, and read the job's log.",
+        "No run has read the state of the cluster for two hours, so the other alerts are out of date",
+        "Check that the machine and its job run and that node_exporter reads the job's file, and read the job's log.",
     ),
     Alert(
         "L0gcLimited", TICKET, "max by (url, step) (l0gc_limited) > 0", "24h",
-        "Runs of a step have ended at their limit for a day, and left something each time",
+        "For a day, each run of a step has ended at its limit and left something",
         "Raise `--max-bytes` or `--max-objects`, or run the step more often.",
         "step",
     ),
@@ -168,7 +167,7 @@ ALERTS = (
     # -- M and garbage
     Alert(
         "L0gcMLags", TICKET, f"{newest('l0gc_epoch_lag')} > 12 unless on (url) {cause(PINNED_M)}", "1h",
-        "M is more than 12 epochs behind, and not because of a pin; two is normal",
+        "M is more than 12 epochs behind, and no pin is the cause; two epochs are normal",
         "Run `l0gc status`: it names what holds M (a partition, a journal), and the remedy.",
     ),
     Alert(
@@ -185,8 +184,8 @@ ALERTS = (
     Alert(
         "L0gcGarbageStays", TICKET,
         f"{newest('l0gc_oldest_eligible_age_seconds')} - {newest('l0gc_sweep_leaves_seconds')} > 172800", "1h",
-        "Objects may be deleted that are two days older than `--grace` or `--min-age`, and no sweep has done so",
-        "Check that sweeps run, and read their log. While sweeps are shadow runs, it never fires.",
+        "Objects that are two days older than `--grace` or `--min-age` may be deleted, but no sweep has deleted them",
+        "Check that sweeps run, and read their log. The alert never fires while sweeps are shadow runs.",
     ),
     Alert(
         "L0gcLaggards", TICKET, f"{newest('l0gc_laggard_garbage_bytes')} > 1e10", "36h",
@@ -196,13 +195,13 @@ ALERTS = (
     Alert(
         "L0gcPinKeepsMuch", TICKET, f"{newest('l0gc_pinned_bytes')} > 1e10", "36h",
         "A pin has kept 10 GB of garbage for 36 hours",
-        "`l0gc status` names it with its reason; [`l0gc pin delete`](operate-stop.md#pins) ends it if nobody needs it. "
-        "Those of a [table](tables.md) end with `l0gc table sync`; `--keep-snapshots` says how much it keeps.",
+        "`l0gc status` names it with its reason; [`l0gc pin delete`](operate-stop.md#pins) ends it if it is not needed. "
+        "Pins of a [table](tables.md) end with `l0gc table sync`; `--keep-snapshots` determines how much they keep.",
     ),
     Alert(
         "L0gcTableBehind", TICKET, cause(OVERDUE_TABLE), "1h",
-        "A table should have been synced a day ago, or its topic is gone",
-        "`l0gc status` names it: `l0gc table sync`, or `l0gc table drop`.",
+        "A table should have been synced a day ago, or its topic was deleted",
+        "`l0gc status` names the table: run `l0gc table sync`, or `l0gc table drop`.",
     ),
     Alert(
         "L0gcRecordsGivenUp", TICKET, "max by (url) (l0gc_holes - min_over_time(l0gc_holes[1d])) > 0", "0m",
@@ -211,13 +210,13 @@ ALERTS = (
     ),
     Alert(
         "L0gcDeadL1", TICKET, f"{newest('l0gc_l1_oldest_dropped_age_seconds')} > 86400", "1h",
-        "L1 objects that were dropped a day ago are still there",
+        "L1 objects that were dropped a day ago still exist",
         "Run `l0gc vacuum`: it names what it cannot delete, or which journal it cannot read.",
     ),
     Alert(
         "L0gcObjectsNotDeleted", TICKET,
         "sum by (url) (increase(l0gc_objects_failed_total[6h]) or increase(l0gc_vacuum_objects_failed_total[6h])) > 0", "0m",
-        "Objects could not be deleted within six hours",
+        "Within the last six hours, objects could not be deleted",
         "Check permissions, Object Lock and legal holds; `l0gc sweep --json` lists the `failures`.",
     ),
     Alert(
@@ -232,7 +231,7 @@ ALERTS = (
     ),
     Alert(
         "L0gcThrottled", TICKET, "sum by (url) (rate(l0gc_backpressure_seconds_total[1h])) > 0.3", "2h",
-        "Sweeps wait for the store a third of the time",
+        "Sweeps wait for the store during a third of their time",
         "Sweep more often, or ask for a higher limit.",
     ),
     Alert(
@@ -249,7 +248,7 @@ def rules() -> str:
     """Return examples/prometheus/alerts.yml."""
     lines = [
         "# Generated by make generate: alert rules for l0gc, for text files that node_exporter reads (--metrics-file).",
-        "# What each means and what to do: l0gc help metrics. Fit the times to how often your jobs run; these are for",
+        "# l0gc help metrics explains each alert and its remedy. Adapt the times to how often your jobs run; these are for",
         "# `l0gc gc` every ten minutes.",
         "groups:",
         "  - name: l0gc",

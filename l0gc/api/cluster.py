@@ -448,7 +448,7 @@ class Cluster:
             before_time_ms: keep the first record with this timestamp or a later one, and all after it.
             dry_run: delete nothing; the result shows what a run would delete.
             confirm: called with the result of a dry run, if anything would be deleted. If it raises an error, nothing
-                is deleted. Only the records that it was shown are deleted, whatever lands in the meantime.
+                is deleted. Only the records in that result are deleted, even if more land in the meantime.
         """
         from l0gc.streamlog.delete_records import delete_records
 
@@ -514,8 +514,8 @@ class Cluster:
                 journals.
             reports: with `partitions`, short for `external=ExternalFrames(reports, partitions)`.
             partitions: see `reports`.
-            accept_lost: publish M although `published.json` is lost, damaged or another cluster's. The option
-                `--accept-lost` also shows the loss and asks first.
+            accept_lost: publish M although `published.json` is lost or damaged, or belongs to another cluster. The
+                option `--accept-lost` also shows the loss and asks first.
             progress: called with the next step.
         """
         from l0gc.streamlog.epoch_source import JournalSource

@@ -162,7 +162,7 @@ def run_housekeep(out: Output, housekeep: Callable[[], HousekeepResult], *, barr
 def pause_command(out: Output, cluster: Cluster, why: str, by: str | None) -> None:
     """Pause all sweeps of this cluster, wherever they run: until l0gc resume, they report the reason and exit with 4.
 
-    A sweep in progress ends in good order, after at most 40,000 more objects and some 5 s (on Spark, per task).
+    A sweep in progress ends in an orderly way, after at most 40,000 more objects and some 5 s (on Spark, per task).
     Uploads, reconcile, housekeep and compute-watermark continue.
 
     \b

@@ -120,7 +120,7 @@ METRICS: Final = (
     _gauge(
         "log_disk_free_bytes", _ALL, "run.log_free", "The free bytes on the disk of stdout and stderr, if they are files."
     ),
-    # -- the cluster when the run ended, whichever steps were due: the overview that `status` shows
+    # -- the cluster at the end of the run, regardless of which steps were due: the overview that `status` shows
     _seen("seen_timestamp_seconds", "seen_s", "When the run read the cluster, which is the time of the cluster's gauges."),
     _seen("cluster_epoch", "cluster_epoch", "The cluster epoch."),
     _seen("watermark", "watermark", "M; -1 if nothing may be deleted."),
@@ -198,7 +198,7 @@ METRICS: Final = (
     _counter("bytes_deleted", "sweep", "bytes", "The bytes of those objects."),
     _counter("objects_failed", "sweep", "failed", "Objects that could not be deleted."),
     _counter("objects_listed", "sweep", "listed", "Keys read."),
-    _counter("objects_skipped_not_eligible", "sweep", "not_eligible", "Keys read that lie above M."),
+    _counter("objects_skipped_not_eligible", "sweep", "not_eligible", "Keys read that are above M."),
     _counter("objects_skipped_too_young", "sweep", "held_by_age", "Eligible objects that --min-age left."),
     _counter("uploads_aborted", "sweep", "uploads_aborted", "Unfinished multipart uploads aborted."),
     _counter("list_requests", "sweep", "requests.list", "LIST requests."),

@@ -1,4 +1,5 @@
-"""Handle SIGINT, SIGTERM and SIGHUP: the first signal ends a command in good order, the second at once. Set exit codes.
+"""Handle SIGINT, SIGTERM and SIGHUP: the first signal ends a command in an orderly way, the second at once. Set exit
+codes.
 
 A signal is raised as `SignalInterrupt` in the main thread, so everything is closed on the way out: temporary folders
 are removed, Java ends, and one line reports the work that was done. Work that can end between two of its steps uses
@@ -38,7 +39,7 @@ STOPPING: Final = "stopping (a second signal ends it at once)"
 _SAID_AFTER_S: Final = 0.3
 """How long to wait before the report that the run is stopping. Most runs have ended by then, with their own report."""
 GRACE_S: Final = 8.0
-"""How long a run may take to stop in good order; systemd and Kubernetes wait longer."""
+"""How long a run may take to stop in an orderly way; systemd and Kubernetes wait longer."""
 _LAST_WORD_S: Final = 0.2
 _watch: Final = list[int]()
 """The end of the pipe to which Python writes signals, once this module listens to them."""
