@@ -65,9 +65,9 @@ def accept_set_back(cluster: ClusterHandles, journal: int) -> int:
     key, boundary = handle.replica.log.boundary.key, handle.replica.log.boundary.read()[0]
     if boundary > unit.end[1].offset + 1:
         raise CorruptObjectError(
-            f"{key} belongs to the newer log: according to it, entries below {boundary} may be gone, and the last one is at offset "
-            f"{unit.end[1].offset}. Restore it from the copy that the log came from, or move it elsewhere if that has none, "
-            "and run this again"
+            f"{key} belongs to the newer log: according to it, entries below {boundary} may be gone, and the last one is at "
+            f"offset {unit.end[1].offset}. Restore it from the copy that the log came from, or move it elsewhere if that "
+            "has none, and run this again"
         )
     epoch = cluster.controller.advance()
     times = max(end[0] for end in (unit.end, published.ends.get(unit.unit, unit.end))) + 1
