@@ -150,13 +150,13 @@ CASES: list[tuple[str, Mutant, L1Scope, str]] = [
     ("dropped-as-of-the-window", dropped_as_of_the_window, within("expired-and-vacuumed", 1), "and was dropped at"),
     ("any-hole", of_holes.any_hole.off, within("given-up-twice", 0), "as reconciled after"),
 ]
-QUICK = {"commit-below-fence", "looked-before-fence", "no-grace", "any-hole", "dropped-as-of-the-window"}
+QUICK_CASES = {"commit-below-fence", "looked-before-fence", "no-grace", "any-hole", "dropped-as-of-the-window"}
 """In `make test` these show that each kind of rule is watched."""
 
 
 @pytest.mark.parametrize(
     ("mutant", "scope", "wrong"),
-    sampled([c[1:] for c in CASES], [c[1:] for c in CASES if c[0] in QUICK]),
+    sampled([c[1:] for c in CASES], [c[1:] for c in CASES if c[0] in QUICK_CASES]),
     ids=[c[0] for c in CASES],
 )
 def test_a_rule_that_is_taken_out_is_missed(mutant: Mutant, scope: L1Scope, wrong: str) -> None:

@@ -81,13 +81,13 @@ CASES: list[tuple[str, Mutant, PinScope, str]] = [
     ("pin-reads-twice", nullcontext, TWICE, "which the pin of epoch"),
     ("pin-brought-back", nullcontext, BROUGHT_BACK, "which the pin of epoch"),
 ]
-QUICK = {"pinned-purged", "pin-of-another-topic", "pins-read-too-early", "pin-brought-back"}
+QUICK_CASES = {"pinned-purged", "pin-of-another-topic", "pins-read-too-early", "pin-brought-back"}
 """In `make test` these show that each kind of promise is watched."""
 
 
 @pytest.mark.parametrize(
     ("mutant", "scope", "wrong"),
-    sampled([c[1:] for c in CASES], [c[1:] for c in CASES if c[0] in QUICK]),
+    sampled([c[1:] for c in CASES], [c[1:] for c in CASES if c[0] in QUICK_CASES]),
     ids=[c[0] for c in CASES],
 )
 def test_a_rule_that_is_taken_out_breaks_a_promise(mutant: Mutant, scope: PinScope, wrong: str) -> None:
