@@ -46,7 +46,7 @@ class JournalTask(msgspec.Struct, frozen=True, array_like=True):
 def tasks_of(
     state: ControllerState, floor: int, only: int = ALL_TOPICS, noted: Mapping[str, LogEnd] = {}
 ) -> list[JournalTask]:
-    """Return a task for each journal of the cluster, for all topics or the one of revision `only`.
+    """Return a task for each journal of the cluster, for all topics or only for the one with revision `only`.
 
     `floor` is the published M, and `noted` where the logs ended when it was published.
     """

@@ -115,7 +115,7 @@ def rewrite(
 def _with_sources(
     store: ObjectStore, merges: Sequence[MergeGroup], topics: Mapping[int, Topic], parallel: Parallel
 ) -> Iterator[tuple[MergeGroup, Iterable[_Source]]]:
-    """Yield the merges in their order, each with its sources, or with the error of one that cannot be opened.
+    """Yield the merges in their order, each with its sources, or with the error of a source that cannot be opened.
 
     The sources of small merges are opened together, which also fetches small sources as a whole. Those of a large merge
     are opened as they are copied.

@@ -539,7 +539,7 @@ class L1Writer:
         made: the objects for the caller to upload.
 
     Args:
-        checks: whether the objects are read back and compared with the records, by `finish`.
+        checks: whether `finish` reads the objects back and compares them with the records.
     """
 
     def __init__(
