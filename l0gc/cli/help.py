@@ -150,7 +150,7 @@ def show_command(settings: Settings) -> None:
 
 def _short(path: Path) -> str:
     """Return a path with `~` for the home directory."""
-    home = os.path.expanduser("~")  # noqa: PTH111 - a user may have none
+    home = os.path.expanduser("~")  # noqa: PTH111 - a user may have no home directory
     return f"~/{path.relative_to(home)}" if path.is_relative_to(home) else str(path)
 
 

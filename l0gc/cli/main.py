@@ -303,7 +303,7 @@ def _open_what_is_closed() -> None:
     """Open stdin, stdout and stderr if the caller closed them, since the next file or connection would get their
     numbers.
 
-    They are opened in the opposite direction, so that a use reports that they are closed.
+    stdin and stdout are opened in the opposite direction, so that their use fails as if they were closed.
     """
     for number, name, flags, mode in (
         (0, "stdin", os.O_WRONLY, "r"),

@@ -71,7 +71,7 @@ class Newest:
 
 @contextmanager
 def following(title: str) -> Iterator[Progress]:
-    """Show a line on the terminal stderr, as wide as the terminal, and remove it afterwards."""
+    """Show a line on stderr, which is a terminal, as wide as that terminal, and remove it afterwards."""
     from rich import progress as bars
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn

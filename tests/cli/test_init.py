@@ -116,7 +116,9 @@ def test_no_cluster_is_founded_where_one_has_lost_its_controller_log(left: str) 
     key = f"{journal_log(0)}log/{0:020}" if left == "a journal" else PUBLISHED_WATERMARK
     store.put(key, b"of the cluster before")
     before = keys()
-    with pytest.raises(EpochRegressionError, match=f"controller log is gone, but {key} is there") as e:
+    with pytest.raises(
+        EpochRegressionError, match=f"controller log is gone, but {key} of a cluster that was founded here before"
+    ) as e:
         l0gc("init", "--url", URL)
     assert e.value.exit_code == 4
     assert keys() == before

@@ -5,7 +5,7 @@ The order of the reads keeps suspects few, and only a second reading turns a sus
 1. M is read first, then the controller's snapshot, then the journals. Each can only be older than the next: M(p) of a
 live partition is never below a published M, and no journal is ahead of the controller.
 2. The listings are read after the journals. An object that a journal needs and the listing lacks was reconciled and
-swept since, or is missing. An object that is listed but not named was written since, or belongs to nothing.
+swept since, or is missing. An object that is listed but not named was written since, or is not needed.
 3. Every suspect is read again: the object itself, then the journal, then the controller.
 
 The listings are cut into ranges of keys, and each range belongs to one task. A reference is sent to the task that lists
