@@ -123,7 +123,7 @@ def _holding(at: int, offset: int) -> Iterator[None]:
 
 
 class OffsetReader:
-    """Reads one range in each of some partitions of one journal.
+    """Reads a range of offsets from each of several partitions of one journal.
 
     Args:
         journal: a handle that has caught up recently.

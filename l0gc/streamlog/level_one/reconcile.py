@@ -391,7 +391,7 @@ class Commit(Editor):
             files: rows of `L1_ROW` of each topic, by revision, without a gap within a partition; all durable.
             faults: records that could not be lifted; they are reported unless another reconciler has lifted them.
             misfits: rows of `MISFITS` of each topic, by revision; the state counts those of the partitions that land.
-            shared: the shared objects of each topic, by revision; all durable.
+            shared: the shared objects of each topic, by revision; all of them are durable.
 
         Raises:
             StoreError: the store does not answer, or refuses access.
