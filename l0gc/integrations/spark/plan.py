@@ -246,8 +246,8 @@ class Planner:
             return
         for at in np.flatnonzero((starts < log_start) & (starts < ends)).tolist():
             raise OffsetOutOfRangeError(
-                f"record {starts[at]} of partition {topic}/{first + at} was deleted; the first one that is there has "
-                f"offset {log_start[at]}. With option failOnDataLoss=false what was deleted is left out"
+                f"record {starts[at]} of partition {topic}/{first + at} was deleted; the first record that is left "
+                f"has offset {log_start[at]}. With the option failOnDataLoss=false, deleted records are omitted"
             )
 
 

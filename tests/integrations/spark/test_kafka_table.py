@@ -211,7 +211,7 @@ CHECKS: dict[str, Callable[[], None]] = {
     "`startingTimestamp`, `endingTimestamp`": times,
     "`startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`": times_by_partition,
     "`startingOffsetsByTimestampStrategy`": strategy,
-    "one end by offsets and by time": lambda: refused(
+    "a start or an end by offsets and by time": lambda: refused(
         "exclude each other", startingOffsets="earliest", startingTimestamp="0"
     ),
     "a start after the end": lambda: refused("after endingTimestamp", startingTimestamp=FUTURE, endingTimestamp=PAST),
@@ -239,7 +239,7 @@ CHECKS: dict[str, Callable[[], None]] = {
 
 
 def test_the_table_has_the_rows_that_are_checked() -> None:
-    table = PAGE.read_text().split("## What Spark's Kafka connector has\n")[1].split("\n## ")[0]
+    table = PAGE.read_text().split("## Comparison with Spark's Kafka connector\n")[1].split("\n## ")[0]
     found = [line.split(" | ")[0].removeprefix("| ") for line in table.splitlines() if line.startswith("| ")][2:]
     assert found == list(CHECKS)
 
