@@ -3,9 +3,9 @@
 The caller finds objects, decides which may be deleted, and hands them over. A segment is recorded as planned before its
 objects are deleted. The number of segments in progress is bounded, and so are the objects and bytes of each. The caller
 waits for room with only one batch in memory, so memory does not grow with the bucket or the requests. The pause is
-checked before each segment is recorded, and again before a request if the last check is old; it ends the run as a stop
-does. A dry run takes the same path with a deleter that deletes nothing. It keeps no record unless it is a shadow run,
-and a pause does not end it.
+checked before each segment is recorded, and again before a request if the last check is old; like a signal to stop, it
+ends the run. A dry run takes the same path with a deleter that deletes nothing. It keeps no record unless it is a
+shadow run, and a pause does not end it.
 
 In this process, all parts of a run share one queue, with one record, pace, limit and stop. On executors, each part has
 its own queue. If an executor dies, its part is repeated and finds the rest. The dead executor's deletions are counted

@@ -28,7 +28,7 @@ class RunCounts(msgspec.Struct, kw_only=True):
 
     Attributes:
         eligible: the eligible objects by epoch alone; `held_by_age` counts those that are too young.
-        unparsable: the keys of an unexpected kind, which stay; a few of them are `unparsable_samples`.
+        unparsable: the keys that cannot be parsed, which are kept; `unparsable_samples` has a few of them.
         unknown: the objects of topics that no log has; `unknown_folders` are a few of these topics' folders.
         objects: the deleted objects; `bytes` is their size.
         failures: the first few of the `failed` objects.

@@ -68,8 +68,7 @@ NULL: Final = ("kafka.null", None)
 TIME: Final = "kafka.timestamp"
 """The header with a create time outside the years 1970 to 9999, such as one in microseconds."""
 _OURS: Final = re.compile(r"=*kafka\.(null|timestamp)")
-"""The names of Kafka's headers that get another `=` in front in l0gc, so that they are not mistaken for the two above.
-"""
+"""Names of Kafka's headers to which l0gc prepends a `=`, so that they are not mistaken for the two above."""
 
 
 def to_l0gc(
