@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar, Final, NamedTuple
@@ -286,12 +286,14 @@ def run_of(key: str, *, shadow: bool = False) -> str | None:
 
 def newest_runs(records: Records, last: int, now_ms: int) -> list[RunEntry]:
     """Return the `last` newest runs, the oldest first. Search the last day, then the last week, then all runs."""
+    now = datetime.fromtimestamp(now_ms / 1000, UTC)
     for days in (1, 7):
-        since = datetime.fromtimestamp(now_ms / 1000, UTC) - timedelta(days=days)
-        runs, total = list_runs(records, last, f"{RUNS}{since:%Y%m%dT%H%M%SZ}")
-        if total >= last:
-            return runs
-    return list_runs(records, last)[0]
+        segments, ended = _counted(records, f"{RUNS}{now - timedelta(days=days):%Y%m%dT%H%M%SZ}")
+        if len(segments) >= last:
+            break
+    else:
+        segments, ended = _counted(records)
+    return [_entry(records, run, segments, ended) for run in sorted(segments)[-last:]]
 
 
 _RECENT: Final = 100
@@ -339,32 +341,37 @@ def usual_objects(cluster: ClusterView, command: str, now_ms: int, kinds: Sequen
 
 
 def list_runs(
-    records: Records, last: int, start_after: str = "", *, parallel: Parallel | None = None, shadow: bool = False
+    records: Records, last: int, *, parallel: Parallel | None = None, shadow: bool = False
 ) -> tuple[list[RunEntry], int]:
     """Return the `last` newest recorded runs, the oldest first, and the number of all runs.
 
     A summary that cannot be read affects only its own run.
 
     Args:
-        start_after: list only the runs whose records come after this key.
         parallel: reads the summaries concurrently; without it, they are read one after another.
         shadow: list shadow runs instead, which deleted nothing.
 
     Raises:
         CorruptObjectError: the summary of a shadow run cannot be read; its proof needs the bounds in it.
     """
-    segments, ended = _counted(records, start_after, shadow=shadow)
+    segments, ended = _counted(records, shadow=shadow)
+    entries = (parallel or Parallel()).map(
+        lambda run: _entry(records, run, segments, ended, shadow=shadow), sorted(segments)[-last:]
+    )
+    return entries, len(segments)
 
-    def entry(run: str) -> RunEntry:
-        try:
-            summary, damage = read_summary(records, run) if run in ended else None, ""
-        except CorruptObjectError as e:
-            if shadow:
-                raise
-            summary, damage = None, str(e)
-        return RunEntry(run, started_ms(run), segments[run], summary, damage)
 
-    return (parallel or Parallel()).map(entry, sorted(segments)[-last:]), len(segments)
+def _entry(
+    records: Records, run: str, segments: Mapping[str, int], ended: Collection[str], *, shadow: bool = False
+) -> RunEntry:
+    """Return a run, given the counts of `_counted`; see `list_runs`."""
+    try:
+        summary, damage = read_summary(records, run) if run in ended else None, ""
+    except CorruptObjectError as e:
+        if shadow:
+            raise
+        summary, damage = None, str(e)
+    return RunEntry(run, started_ms(run), segments[run], summary, damage)
 
 
 def _undeletes(cluster: ClusterView, records: Records, run_id: str) -> list[RunEntry]:
@@ -377,7 +384,12 @@ def _undeletes(cluster: ClusterView, records: Records, run_id: str) -> list[RunE
 
 
 def _counted(records: Records, start_after: str = "", *, shadow: bool = False) -> tuple[Counter[str], set[str]]:
-    """Return the number of segments of each run, and the runs that recorded their end; see `list_runs`."""
+    """Return the number of segments of each run, and the runs that recorded their end.
+
+    Args:
+        start_after: count only the runs whose records come after this key.
+        shadow: count shadow runs instead.
+    """
     segments: Counter[str] = Counter()
     ended: set[str] = set()
     for page in records.scan(f"{RUNS}{SHADOW}" if shadow else RUNS, start_after):

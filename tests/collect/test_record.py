@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from l0gc.collect.deletion import Deletable
-from l0gc.collect.history import list_runs, old_run_records, show_run
+from l0gc.collect.history import list_runs, newest_runs, old_run_records, show_run
 from l0gc.collect.plan import DeletionPlan
 from l0gc.collect.record import (
     DELETED,
@@ -22,6 +22,7 @@ from l0gc.collect.record import (
     folder,
     read_segment,
     read_summary,
+    summary_key,
     write_summary,
 )
 from l0gc.collect.sweep import SweepRun
@@ -247,3 +248,10 @@ def test_a_damaged_segment_is_named() -> None:
     cluster.store.put(key, b"PAR1?")
     with pytest.raises(CorruptObjectError, match=key):
         show_run(cluster, run_id)
+
+
+def test_a_run_is_read_once_however_long_ago_it_ended() -> None:
+    store = MemoryStore()
+    store.put(summary_key("20231114T221320Z-aaaaaaaa"), b"damaged")
+    assert [run.outcome for run in newest_runs(store, 3, store.now_ms())] == ["damaged"]
+    assert store.requests["get"] == 1
