@@ -331,43 +331,12 @@ def _descriptions(data_path: str | None) -> Loader:
         """Return a decoded JSON file. botocore takes six times as long: half of a client's start-up time."""
         for suffix, unpack in ((".json", bytes), (".json.gz", gzip.decompress)):
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
-                body = unpack(Path(path + suffix).read_bytes())
-                return _endpoints(body) if path.endswith("/endpoints") else msgspec.json.decode(body)
+                return msgspec.json.decode(unpack(Path(path + suffix).read_bytes()))
         return None
 
     loader.list_available_services = services  # type: ignore[method-assign]
     loader.file_loader.load_file = load_file  # type: ignore[assignment]
     return loader
-
-
-class _Services(dict[str, Any]):
-    """The endpoints of a partition's services, each decoded when botocore looks it up. All of them are 1.2 MB of JSON, the
-    largest part of what a client would decode.
-    """
-
-    def __getitem__(self, name: str) -> Any:
-        return msgspec.json.decode(super().__getitem__(name))
-
-    def get(self, name: str, default: Any = None) -> Any:
-        return self[name] if name in self else default  # noqa: SIM401 - it would call itself
-
-
-def _endpoints(body: bytes) -> Any:
-    """Return the decoded `endpoints.json`, its services as `_Services`."""
-
-    def partition(fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
-        services = {name: _Services(_fields(raw)) for name, raw in fields.items() if name == "services"}
-        return {name: msgspec.json.decode(raw) for name, raw in fields.items() if name not in services} | services
-
-    of_partitions = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
-    return {
-        name: [*map(partition, of_partitions.decode(raw))] if name == "partitions" else msgspec.json.decode(raw)
-        for name, raw in _fields(body).items()
-    }
-
-
-def _fields(body: bytes | msgspec.Raw) -> dict[str, msgspec.Raw]:
-    return msgspec.json.decode(body, type=dict[str, msgspec.Raw])
 
 
 def _check_by_md5(params: dict[str, Any], **_: Any) -> None:
