@@ -1,13 +1,13 @@
 # Each target sets up what it needs: a clean checkout, Python 3.11 or later and a package index are enough.
-# PYTHON names the interpreter to build the virtual environment with, e.g. `make test PYTHON=python3.12`. JOBS is how many
-# processes the tests run in: two more than two cores, since many tests wait for a server. In `make thorough` each may start a
-# Spark of its own, of 1 GiB.
+# PYTHON names the interpreter to build the virtual environment with, e.g. `make test PYTHON=python3.12`. JOBS is the number
+# of processes that run the tests. For two cores it is 4 in `make test`, since many tests wait for a server, and 3 elsewhere,
+# since each may start a Spark of its own, of 1 GiB.
 
 PYTHON ?=
 PART ?=
 SEEDS ?= 300
 MINUTES ?= 12
-JOBS ?= 4
+JOBS ?=
 VENV := .venv
 LOWEST := .venv-lowest
 BIN := $(VENV)/bin
@@ -63,15 +63,15 @@ mutants: $(VENV)/.mutants ## Change a PART (l0gc/collect/plan.py) in each small 
 	$(BIN)/python -m tests.mutate $(PART)
 
 test: $(VENV)/.dev java ## Prove each rule once
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 25 -m 'not thorough'
+	$(BIN)/python -m pytest -q -n $(or $(JOBS),4) --dist loadfile --durations 25 -m 'not thorough'
 
 thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 40 -m 'thorough and not release'
+	$(BIN)/python -m pytest -q -n $(or $(JOBS),3) --dist loadfile --durations 40 -m 'thorough and not release'
 
 release: thorough ## Take hours: whole searches, 2,000 seeds, every crash point, a soak; before a release, or after a change of a log's rule
-	$(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile --durations 10 -m release
-	L0GC_FUZZ_EXAMPLES=1000 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile tests/fuzz
-	L0GC_TRIES=10 $(BIN)/python -m pytest -q -n $(JOBS) --dist loadfile -m 'not thorough' $$(grep -rl '^@tries' tests --include='test_*.py')
+	$(BIN)/python -m pytest -q -n $(or $(JOBS),3) --dist loadfile --durations 10 -m release
+	L0GC_FUZZ_EXAMPLES=1000 $(BIN)/python -m pytest -q -n $(or $(JOBS),3) --dist loadfile tests/fuzz
+	L0GC_TRIES=10 $(BIN)/python -m pytest -q -n $(or $(JOBS),3) --dist loadfile -m 'not thorough' $$(grep -rl '^@tries' tests --include='test_*.py')
 	$(BIN)/python -m tests.exhaustive --seconds inf
 	$(BIN)/python -m tests.simulation --seeds 2000
 	$(BIN)/python -m tests.simulation --seeds 300 --losses

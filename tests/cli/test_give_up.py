@@ -36,6 +36,7 @@ def offsets(*arguments: str) -> list[int]:
     return [r["offset"] for r in rows]
 
 
+@pytest.mark.thorough
 @pytest.mark.weed
 def test_a_partition_continues_after_its_lost_records_are_given_up(bucket: StoreConfig, lost: str) -> None:
     failed = ended_here("gc", "--engine", "local")

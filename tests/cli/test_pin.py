@@ -57,6 +57,7 @@ def test_what_cannot_be_meant_is_one_sentence(cluster: StoreConfig) -> None:
     assert [p["name"] for p in l0gc("pin", "list")["pins"]] == ["there"]
 
 
+@pytest.mark.thorough
 def test_what_holds_m_is_named_with_its_age_and_bytes(
     cluster: StoreConfig, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

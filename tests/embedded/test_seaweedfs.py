@@ -99,6 +99,7 @@ def test_one_of_many_concurrent_creators_wins(server: SeaweedFS) -> None:
     assert s3.get_object(Bucket="contended", Key="log/0")["Body"].read() == b"%d" % winners[0]
 
 
+@pytest.mark.thorough
 def test_sixteen_first_writes_to_a_new_bucket_all_land(server: SeaweedFS) -> None:
     s3 = server.client()
     s3.create_bucket(Bucket="burst")
@@ -216,6 +217,7 @@ def test_the_server_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
             socket_file.unlink()
 
 
+@pytest.mark.thorough
 def test_a_server_that_its_owner_forgets_is_stopped() -> None:
     script = (
         "import os; from l0gc.embedded.seaweedfs import SeaweedFS\n"
@@ -227,6 +229,7 @@ def test_a_server_that_its_owner_forgets_is_stopped() -> None:
     assert not Path(scratch).exists()
 
 
+@pytest.mark.thorough
 def test_the_server_outlives_the_thread_that_started_it() -> None:
     server = SeaweedFS()
     starter = threading.Thread(target=server.start)

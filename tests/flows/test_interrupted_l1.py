@@ -89,6 +89,7 @@ def test_a_signal_leaves_no_object_that_no_journal_names(
     assert l0gc("merge", "--dry-run")["merged"]["objects_before"] == 0
 
 
+@pytest.mark.thorough
 def test_a_signal_to_give_up_comes_after_its_holes_are_committed(
     bucket: StoreConfig, weed: SeaweedFS, tmp_path: Path
 ) -> None:

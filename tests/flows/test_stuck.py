@@ -28,7 +28,7 @@ from l0gc.streamlog.controller.entries import Tick
 from l0gc.watermark.publication import PublishedWatermark, encode_published
 from tests.support.cli import founded, l0gc, start
 
-pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.usefixtures("one_spark")]
+pytestmark = [pytest.mark.weed, pytest.mark.spark, pytest.mark.thorough, pytest.mark.usefixtures("one_spark")]
 
 LAYOUT = KeyLayout(shards=4)
 Status = dict[str, Any]
@@ -126,7 +126,6 @@ def level_zero(store: S3Store) -> list[str]:
     return sorted(k for page in store.scan(LAYOUT.data_prefix) for k in page.keys)
 
 
-@pytest.mark.thorough
 def test_an_idle_partition(cluster: S3Store) -> None:
     l0gc("topic", "create", "idle", "--partitions", "1")
     for _ in range(4):
@@ -137,7 +136,6 @@ def test_an_idle_partition(cluster: S3Store) -> None:
     moves("idle_window")
 
 
-@pytest.mark.thorough
 def test_reconcile_does_not_run(cluster: S3Store, tmp_path: Path) -> None:
     upload(tmp_path)
     ticks(2)
@@ -149,9 +147,7 @@ def test_reconcile_does_not_run(cluster: S3Store, tmp_path: Path) -> None:
     assert l0gc("sweep")["deleted"] > 0
 
 
-@pytest.mark.parametrize(
-    "missing", [pytest.param(True, id="missing"), pytest.param(False, id="damaged", marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("missing", [True, False], ids=["missing", "damaged"])
 def test_reconcile_fails_on_an_object(cluster: S3Store, tmp_path: Path, *, missing: bool) -> None:
     l0gc("sweep")
     upload(tmp_path)
@@ -174,7 +170,6 @@ def test_reconcile_fails_on_an_object(cluster: S3Store, tmp_path: Path, *, missi
     assert status_now()["attempts"][1]["ok"]
 
 
-@pytest.mark.thorough
 def test_reconcile_fails_for_another_reason(cluster: S3Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     upload(tmp_path)
     with monkeypatch.context() as patch:
@@ -194,7 +189,6 @@ def fails_with(text: str) -> Callable[..., None]:
     return fail
 
 
-@pytest.mark.thorough
 def test_the_stores_clock_went_back(cluster: S3Store) -> None:
     """The last entry is dated in the future, so no tick is due. A writer whose store was two hours ahead leaves such an
     entry.
@@ -210,7 +204,6 @@ def test_the_stores_clock_went_back(cluster: S3Store) -> None:
     assert status_now()["watermark"] > before  # until the clock is right, each tick has to be requested
 
 
-@pytest.mark.thorough
 def test_a_wrong_local_clock_holds_nothing_and_is_reported(cluster: S3Store, monkeypatch: pytest.MonkeyPatch) -> None:
     now_ms = SystemClock.now_ms
     monkeypatch.setattr(SystemClock, "now_ms", lambda self: now_ms(self) - 2 * 3_600_000)
@@ -229,7 +222,6 @@ def test_a_wrong_local_clock_holds_nothing_and_is_reported(cluster: S3Store, mon
     assert data["causes"] == []
 
 
-@pytest.mark.thorough
 def test_sweeps_are_paused(cluster: S3Store) -> None:
     l0gc("pause", "--why", "disk audit", "--by", "ann")
     refused(PausedError, "sweep")
@@ -247,7 +239,6 @@ def test_sweeps_are_paused(cluster: S3Store) -> None:
     assert after["garbage"]["dollars_month"] == 0
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("cause", ["foreign_watermark", "damaged_watermark"])
 def test_what_is_published_is_another_clusters_or_damaged(cluster: S3Store, cause: str) -> None:
     body = encode_published(PublishedWatermark("somebody-else", 3, 3, 0))
@@ -260,7 +251,6 @@ def remove(store: S3Store, key: str) -> None:
     assert store.delete([key]) == []
 
 
-@pytest.mark.thorough
 def test_a_journal_is_damaged(cluster: S3Store) -> None:
     objects = [k for k in cluster.list(journal_log(0)).modified_ms if k[-20:].isdigit()]
     key = max(objects, key=lambda k: (k[-20:], "/checkpoint/" in k))  # the last entry, or the checkpoint that covers it
@@ -277,7 +267,6 @@ def test_a_journal_is_damaged(cluster: S3Store) -> None:
     moves("damaged_journal", restore)
 
 
-@pytest.mark.thorough
 def test_a_key_claims_an_epoch_that_never_was(cluster: S3Store) -> None:
     key = LAYOUT.format(2, 10**12, Runtime().new_id())
     cluster.put(key, b"foreign")
@@ -308,7 +297,6 @@ def test_the_controller_is_restored_from_a_backup(cluster: S3Store) -> None:
     moves("old_controller", restore)
 
 
-@pytest.mark.thorough
 def test_watching_prints_one_object_each_time_and_ends_with_ctrl_c(store: S3Store) -> None:
     l0gc("init", "--create-bucket", "--shards", "4")
     process = start(["status", "--json", "--watch", "1s"])

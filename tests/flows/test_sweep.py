@@ -186,6 +186,7 @@ def test_a_versioned_bucket_is_swept_taken_back_and_purged(store: S3Store) -> No
 # -- output ---------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_progress_is_a_note_again_and_again_where_nobody_watches(store: S3Store) -> None:
     a_bucket(store)
     code = "import l0gc.cli.progress as p; p.NOTE_EVERY_S = 0.5; from l0gc.cli.main import main; main()"

@@ -69,6 +69,7 @@ def counts(done: dict[str, Any]) -> dict[str, int]:
     return {kind: d["objects"] for kind, d in done["deleted"].items() if d["objects"]}
 
 
+@pytest.mark.thorough
 def test_a_vacuum_deletes_what_its_dry_run_predicted(planted: S3Store) -> None:
     there, before = records(), everything(planted)
     dry = l0gc("vacuum", "--dry-run", *NOW)

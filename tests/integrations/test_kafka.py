@@ -263,7 +263,7 @@ def test_partitions_that_kafkas_topic_gets_meanwhile_are_copied_from_their_first
     assert in_l0gc(url) == expected(120)
 
 
-@pytest.mark.parametrize("at_first", [True, False])
+@pytest.mark.parametrize("at_first", sampled([True, False], [False]))
 def test_more_partitions_than_the_topic_of_l0gc_has_end_the_bridge(
     kafka: tuple[Producer, str], url: str, at_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
