@@ -41,6 +41,7 @@ def test_any_changes_leave_the_rows_that_sets_of_places_have(piece: int, monkeyp
             partition = chance.randrange(5)
             assert listed.of(partition).tobytes() == rows_of({at for at in there if at[0] == partition}).tobytes()
             assert listed.has(rows_of(set(every))).tolist() == [at in there for at in every]
+            assert listed.names(rows_of(set(every))).tolist() == [at in there for at in every]
             starts = {p: chance.randrange(130) for p in range(5) if chance.random() < 0.6}
             below = listed.below(np.array(list(starts), np.int32), np.array(list(starts.values()), np.int64))
             left = {(p, n) for p, n in there if p in starts and 10 * n + 9 < starts[p]}

@@ -126,6 +126,11 @@ def test_what_is_sent_twice_is_written_once() -> None:
     assert w.faults == []
 
 
+def test_a_piece_ends_where_offsets_or_partitions_do() -> None:
+    pieces = write.pieces_of(batch((0, 5), (0, 6), (0, 9), (1, 10), (1, 11)), 0)
+    assert pieces[["partition", "base", "records"]].tolist() == [(0, 5, 2), (0, 9, 1), (1, 10, 2)]
+
+
 def test_a_partition_ends_at_missing_records_and_others_continue() -> None:
     store = MemoryStore()
     w = written(store, batch(*span(0, 0, 4), *span(1, 0, 2)), batch(*span(0, 6, 9)), batch(*span(1, 2, 5)))
