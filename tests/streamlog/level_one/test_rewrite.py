@@ -27,7 +27,7 @@ def small_objects() -> ClusterHandles:
     return cluster
 
 
-@pytest.mark.parametrize("in_ranges", [False, pytest.param(True, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("in_ranges", [False, True])
 @pytest.mark.parametrize("way", sampled(WAYS, ["another object's body"]))
 def test_a_merge_reads_again_what_does_not_match(way: str, in_ranges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if in_ranges:
