@@ -1,6 +1,6 @@
 # Each target sets up what it needs: a clean checkout, Python 3.11 or later and a package index are enough.
 # PYTHON names the interpreter to build the virtual environment with, e.g. `make test PYTHON=python3.12`. JOBS is the number
-# of processes that run the tests. For two cores it is 4 in `make test`, since many tests wait for a server, and 3 elsewhere,
+# of processes that run the tests. For two cores it is 5 in `make test`, since many tests wait for a server, and 3 elsewhere,
 # since each may start a Spark of its own, of 1 GiB.
 
 PYTHON ?=
@@ -63,7 +63,7 @@ mutants: $(VENV)/.mutants ## Change a PART (l0gc/collect/plan.py) in each small 
 	$(BIN)/python -m tests.mutate $(PART)
 
 test: $(VENV)/.dev java ## Prove each rule once
-	$(BIN)/python -m pytest -q -n $(or $(JOBS),4) --dist loadfile --durations 25 -m 'not thorough'
+	$(BIN)/python -m pytest -q -n $(or $(JOBS),5) --dist loadfile --durations 25 -m 'not thorough'
 
 thorough: $(VENV)/.dev java ## Run the tests that `make test` leaves out
 	$(BIN)/python -m pytest -q -n $(or $(JOBS),3) --dist loadfile --durations 40 -m 'thorough and not release'

@@ -11,7 +11,7 @@ import signal
 import uuid
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import hypothesis
 import pytest
@@ -86,6 +86,16 @@ class _ByFile(LoadFileScheduling):  # type: ignore[misc]
         if longest is not None:
             self.workqueue.move_to_end(longest, last=False)
         super()._assign_work_unit(node)
+
+    def remove_node(self, node: Any) -> str | None:
+        """Give the tests that a crashed process has left to the others.
+
+        xdist would queue its completed files, too. A process that is given a file without a test left waits forever.
+        """
+        files = self.assigned_work[node]
+        for file in [file for file, tests in files.items() if all(tests.values())]:
+            del files[file]
+        return cast("str | None", super().remove_node(node))
 
 
 @functools.cache

@@ -205,7 +205,7 @@ def place(
     ("place", "every"),
     [
         pytest.param(True, 9, id="M is ahead, a sample"),
-        pytest.param(False, 15, id="the epoch is ahead, a sample"),
+        pytest.param(False, 15, id="the epoch is ahead, a sample", marks=pytest.mark.thorough),
         pytest.param(True, 1, id="M is ahead", marks=pytest.mark.thorough),
         pytest.param(False, 1, id="the epoch is ahead", marks=[pytest.mark.thorough, pytest.mark.release]),
     ],

@@ -54,6 +54,7 @@ def post(address: str, topic: str, body: bytes) -> tuple[int, Any]:
 
 @pytest.mark.weed
 @pytest.mark.timeout(120)
+@pytest.mark.thorough
 def test_the_service_commits_what_many_clients_post_before_it_replies(bucket: StoreConfig) -> None:
     founded(bucket)
     service = subprocess.Popen(

@@ -21,6 +21,7 @@ DOCUMENT = "docs/work/tables.md"
 
 
 @pytest.mark.weed
+@pytest.mark.thorough
 def test_every_engine_reads_what_read_gives(documented_catalog: StoreConfig, weed: SeaweedFS) -> None:
     with l0gc.open(documented_catalog.url) as cluster:
         cluster.init(create_bucket=True, journals=2)
