@@ -19,6 +19,7 @@ import pytest
 
 import l0gc
 from l0gc import api, errors
+from l0gc.api import results
 from l0gc.api.engine import Work, choose_engine
 from l0gc.api.estimate import LISTING, EngineEstimate, SparkTarget
 from l0gc.cli.main import APART, COMMANDS, TOOL, cli
@@ -638,3 +639,10 @@ def test_a_topic_that_was_created_again_is_refused_by_its_id(monkeypatch: pytest
         for read in (cluster.read, cluster.read_arrow, cluster.read_lines):
             with pytest.raises(errors.NotFoundError, match=f"not {topic_id}: it was deleted and created again"):
                 next(iter(read("events", 0, 2, topic_id=topic_id)))
+
+
+def test_the_signature_of_every_public_class_can_be_shown() -> None:
+    """`help` shows it, and so does the site."""
+    classes = [c for c in (api.GcResult, *vars(results).values()) if inspect.isclass(c)]
+    assert all(inspect.signature(c) is not None for c in classes)
+    assert len(classes) > 20

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
@@ -58,7 +59,8 @@ class StepError(msgspec.Struct, frozen=True):
     message: str
 
 
-class GcResult(msgspec.Struct, Outcome):
+@dataclass(slots=True)  # the signature of a struct would need the types that only type checkers import
+class GcResult(Outcome):
     """The results of the steps; None for a step that did not run or has no result.
 
     `refused` is whether the store refused all reads or writes of a step, as it would refuse those of `l0gc status`.
@@ -88,8 +90,8 @@ class GcResult(msgspec.Struct, Outcome):
     compute_watermark: WatermarkResult | None = None
     sweep: SweepResult | None = None
     vacuum: VacuumResult | None = None
-    not_due: dict[str, str] = {}
-    errors: list[StepError] = []
+    not_due: dict[str, str] = field(default_factory=dict)
+    errors: list[StepError] = field(default_factory=list)
     dry_run: bool = False
     seconds: float = 0.0
     run_id: str = ""

@@ -217,8 +217,10 @@ def test_commands_on_a_quiet_cluster_import_nothing_for_records_tables_and_termi
 
 
 @pytest.mark.parametrize("call", ["status()", "gc(); cluster.gc()"])
-def test_commands_on_a_quiet_cluster_define_no_dataclass(call: str) -> None:
-    """A dataclass takes forty times as long to define as a struct, which was a tenth of these commands' CPU time."""
+def test_commands_on_a_quiet_cluster_define_one_dataclass_at_most(call: str) -> None:
+    """A dataclass takes forty times as long to define as a struct, which was a tenth of these commands' CPU time. The
+    result of `gc` is one, since the signature of a struct would need the results of all commands.
+    """
     found = _modules_after(
         f"""{_on_a_quiet_cluster(call)}
 import dataclasses, sys, l0gc.cli.gc, l0gc.cli.status
@@ -226,7 +228,7 @@ ours = [m for name, m in sys.modules.items() if name.startswith("l0gc")]
 print(*{{f"dataclass:{{c.__qualname__}}" for m in ours for c in vars(m).values() if dataclasses.is_dataclass(c)}})
         """
     )
-    assert {name for name in found if name.startswith("dataclass:")} == set()
+    assert {name for name in found if name.startswith("dataclass:")} <= {"dataclass:GcResult"}
 
 
 def test_commands_that_do_without_spark_do_not_import_it() -> None:
