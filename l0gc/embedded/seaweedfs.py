@@ -199,9 +199,10 @@ class SeaweedFS:
         actions = ["Admin", "Read", "Write", "List", "Tagging"]
         identity = {"name": "l0gc", "credentials": credentials, "actions": actions}
         identities.write_text(json.dumps({"identities": [identity]}))
-        # The port that was asked for comes first: no other part can then be given it.
-        for name in ("s3", *(name for part in LISTENERS for name in (part, f"{part}.grpc") if name != "s3"), "iceberg"):
-            holder = self._held.enter_context(_hold(self._port if name == "s3" and self._port else 0))
+        # The requested port comes first, so that no other part can be given it.
+        names = dict.fromkeys(["s3", *(name for part in LISTENERS for name in (part, f"{part}.grpc")), "iceberg"])
+        for name in names:
+            holder = self._held.enter_context(_hold((self._port or 0) if name == "s3" else 0))
             self._ports[name] = int(holder.getsockname()[1])
         if sys.platform != "linux":  # elsewhere only one socket can be bound to a port
             self._held.close()

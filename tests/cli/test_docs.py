@@ -6,8 +6,6 @@ import ast
 import functools
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +21,7 @@ from l0gc.cli.options import common_options
 from l0gc.collect.vacuum import GARBAGE
 from l0gc.inspect import explain
 from l0gc.settings import Settings
+from tests.support.processes import modules_after
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [
@@ -178,15 +177,8 @@ def test_all_exit_codes_are_documented() -> None:
 # -- imports --------------------------------------------------------------------------------------------------------------
 
 
-def _modules_after(code: str) -> set[str]:
-    ended = subprocess.run(
-        [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"], capture_output=True, text=True, check=True
-    )
-    return set(ended.stdout.split())
-
-
 def test_help_imports_nothing_heavy() -> None:
-    loaded = _modules_after("from l0gc.cli.main import cli; cli.main(['--help'], standalone_mode=False)")
+    loaded = modules_after("from l0gc.cli.main import cli; cli.main(['--help'], standalone_mode=False)")
     heavy = {"pyspark", "boto3", "botocore", "obstore", "numpy", "pyarrow", "pandas", "rich", "prometheus_client"}
     assert loaded & heavy == set()
 
@@ -195,7 +187,7 @@ def test_commands_that_read_no_journal_do_without_numpy() -> None:
     modules = ", ".join(
         f"l0gc.cli.{COMMANDS[name].module}" for name in ("topic", "epoch", "sweep", "pause", "runs", "config")
     )
-    assert "numpy" not in _modules_after(f"import {modules}")
+    assert "numpy" not in modules_after(f"import {modules}")
 
 
 def _on_a_quiet_cluster(call: str) -> str:
@@ -211,9 +203,9 @@ with l0gc.open("s3://b/p") as cluster:
 
 @pytest.mark.parametrize("call", ["compute_watermark()", "sweep(dry_run=True)", "gc(); cluster.gc()"])
 def test_commands_on_a_quiet_cluster_import_nothing_for_records_tables_and_terminals(call: str) -> None:
-    loaded = _modules_after(_on_a_quiet_cluster(call))
+    loaded = modules_after(_on_a_quiet_cluster(call))
     heavy = {"pyarrow", "numpy.ma", "crc32c", "pyspark", "rich", "prometheus_client", "jinja2", "boto3"}
-    assert loaded & heavy <= _modules_after("import numpy")  # numpy 1 imports its masked arrays itself
+    assert loaded & heavy <= modules_after("import numpy")  # numpy 1 imports its masked arrays itself
 
 
 @pytest.mark.parametrize("call", ["status()", "gc(); cluster.gc()"])
@@ -221,7 +213,7 @@ def test_commands_on_a_quiet_cluster_define_one_dataclass_at_most(call: str) -> 
     """A dataclass takes forty times as long to define as a struct, which was a tenth of these commands' CPU time. The
     result of `gc` is one, since the signature of a struct would need the results of all commands.
     """
-    found = _modules_after(
+    found = modules_after(
         f"""{_on_a_quiet_cluster(call)}
 import dataclasses, sys, l0gc.cli.gc, l0gc.cli.status
 ours = [m for name, m in sys.modules.items() if name.startswith("l0gc")]
@@ -234,12 +226,12 @@ print(*{{f"dataclass:{{c.__qualname__}}" for m in ours for c in vars(m).values()
 def test_commands_that_do_without_spark_do_not_import_it() -> None:
     modules = [f"l0gc.cli.{c.module}" for n, c in COMMANDS.items() if n not in {"reconcile", "compute-watermark"}]
     first = "next((m for m in modules if importlib.import_module(m) and 'pyspark' in sys.modules), 'none')"
-    loaded = _modules_after(f"import importlib, sys; modules = {modules}; print('first:' + {first})")
+    loaded = modules_after(f"import importlib, sys; modules = {modules}; print('first:' + {first})")
     assert "first:none" in loaded
 
 
 def test_commands_on_a_cluster_without_tables_do_not_import_pyiceberg() -> None:
-    loaded = _modules_after(
+    loaded = modules_after(
         f"""
 import contextlib, importlib, l0gc.api.cluster
 from l0gc.cli.main import cli
@@ -258,7 +250,7 @@ with l0gc.open("s3://b/p") as cluster:
 
 
 def test_help_of_spark_commands_does_not_import_spark() -> None:
-    loaded = _modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark, l0gc.cli.gc, l0gc.cli.status")
+    loaded = modules_after("import l0gc.cli.reconcile, l0gc.cli.compute_watermark, l0gc.cli.gc, l0gc.cli.status")
     assert loaded & {"pyspark", "prometheus_client"} == set()
 
 

@@ -6,6 +6,8 @@ A command's descendants inherit a mark in their environment, whatever else they 
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import uuid
 from contextlib import suppress
@@ -73,3 +75,10 @@ def holder_of(port: int, server: int) -> int:
             if any(str(fd.readlink()) == f"socket:[{inode}]" for fd in Path(f"/proc/{pid}/fd").iterdir()):
                 return pid
     raise AssertionError(f"nobody holds the connection from port {port} to port {server}")
+
+
+def modules_after(code: str) -> set[str]:
+    """Return the modules that a new Python has imported once it has run `code`, which must not fail."""
+    command = [sys.executable, "-c", f"{code}\nimport sys; print(*sys.modules)"]
+    root = Path(__file__).parents[2]
+    return set(subprocess.run(command, cwd=root, capture_output=True, text=True, check=True).stdout.split())
